@@ -17,16 +17,17 @@ class KvPages:
     def __init__(
         self, config: ModelConfig, pages: int, page_size: int, slots: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        shape = (pages, page_size, config.kv_heads, config.head_dim)
+        heads = [config.heads_of(layer) for layer in range(config.layers)]
+        shapes = [(pages, page_size, one.kv_heads, one.head_dim) for one in heads]
         self.page_size = page_size
-        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layers)]
-        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layers)]
+        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
+        self.values = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
         self.table = torch.zeros((slots, -(-config.max_model_len // page_size)), dtype=torch.int32, device=device)
 
     @staticmethod
     def page_bytes(config: ModelConfig, page_size: int, dtype: torch.dtype) -> int:
         """Bytes of one page, in all layers."""
-        return 2 * config.layers * page_size * config.kv_heads * config.head_dim * dtype.itemsize
+        return 2 * page_size * config.kv_numbers * dtype.itemsize
 
     def assign(self, slot: int, pages: Tensor) -> None:
         """Give pages [any] int32 to a slot, in the order of its positions."""

@@ -6,7 +6,7 @@ What differs between families is in their `ModelConfig`, whose readers name the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -28,7 +28,7 @@ from .exec.pack import Batch
 from .kv_cache import KvPages
 from .numerics import Numerics
 
-EXACT = ("router", "router_bias")  # weights in float32
+EXACT = ("router", "router_bias", "expert_scale")  # weights in float32
 INT4_GROUPS = (
     128,
     64,
@@ -55,6 +55,29 @@ class Routed:
 
 
 @dataclass(frozen=True, slots=True)
+class Sandwich:
+    """The further tensors of a layer of DiffusionGemma: norms [dim] after each of its parts and before its experts;
+    scales of the router's input [dim] and of each expert [experts] float32; its factor as encoder and decoder [2]."""
+
+    post_attention_norm: Tensor
+    post_mlp_norm: Tensor
+    experts_norm: Tensor
+    post_experts_norm: Tensor
+    post_ff_norm: Tensor
+    router_scale: Tensor
+    expert_scale: Tensor
+    scalars: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Conditioning:
+    """The MLP, after a norm, by which the last step's logits become a part of a canvas's embeddings."""
+
+    norm: Tensor
+    mlp: Mlp
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
     """A layer has an MLP for every token, or experts, or both."""
 
@@ -65,6 +88,7 @@ class Block:
     ff_norm: Tensor
     mlp: Mlp | None
     routed: Routed | None
+    sandwich: Sandwich | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +97,7 @@ class Weights:
     norm: Tensor
     head: Tensor
     blocks: tuple[Block, ...]
+    conditioning: Conditioning | None = None
 
 
 def allocate(
@@ -91,7 +116,7 @@ def allocate(
         """The weights that these tensors make up, by name: the rows of one weight are those of its tensors in order."""
         weights = dict[str, Matrix]()
         for name, made_of in _grouped(sources).items():
-            shapes = [rank.shape(source) for source in made_of]
+            shapes = [_flat(rank.shape(source)) for source in made_of]
             rows, columns = sum(shape[0] for shape in shapes), shapes[0][1:]
             if name in EXACT:
                 weights[name] = torch.empty((rows, *columns), dtype=torch.float32, device=device)
@@ -102,14 +127,23 @@ def allocate(
             start = 0
             for source, shape in zip(made_of, shapes, strict=True):
                 part = partial(rank.part, source) if rank.size > 1 else None
-                parts[source.name] = TensorPlace(weights[name], start, start + shape[0], part)
+                also = parts.get(source.name)  # where one tensor makes keys and values
+                parts[source.name] = TensorPlace(weights[name], start, start + shape[0], part, also)
                 start += shape[0]
         return weights
 
     top = take(top_sources(config), inner=False)
     blocks = tuple(_block(take(layer_sources(config, i), inner=True), config) for i in range(config.layers))
     head = top["head"] if "head" in top else top["embedding"][slice(*rank.span(config.vocab_size))]
-    return Weights(top["embedding"], top["norm"], head, blocks), parts
+    conditioning = None
+    if "condition_norm" in top:
+        conditioning = Conditioning(top["condition_norm"], Mlp(top["condition_gate_up"], top["condition_out"]))
+    return Weights(top["embedding"], top["norm"], head, blocks, conditioning), parts
+
+
+def _flat(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of several matrices as one, with the rows of all."""
+    return (shape[0] * shape[1], shape[2]) if len(shape) == 3 else shape
 
 
 def _matrix(
@@ -121,7 +155,7 @@ def _matrix(
     stored = config.quantization
     if form is None or (stored is not None and not stored.plain.isdisjoint(source.name for source in made_of)):
         return torch.empty(shape, dtype=numerics.dtype, device=device)
-    whole = made_of[0].shape[1]
+    whole = made_of[0].shape[-1]
     if form == "int4" and stored is not None and stored.layout.kept is None:
         raise ValueError(f"int4 cannot keep {stored}")
     if stored is None or stored.layout.kept != form:
@@ -149,7 +183,13 @@ def _block(weights: dict[str, Any], config: ModelConfig) -> Block:
     return Block(
         attn_norm=weights["attn_norm"],
         qkv=weights["qkv"],
-        qk_norm=QkNorm(weights.get("qkv_bias"), weights.get("query_norm"), weights.get("key_norm"), config.norm_eps),
+        qk_norm=QkNorm(
+            weights.get("qkv_bias"),
+            weights.get("query_norm"),
+            weights.get("key_norm"),
+            config.norm_eps,
+            norms_values=config.canvas is not None,
+        ),
         attn_out=weights["attn_out"],
         ff_norm=weights["ff_norm"],
         mlp=Mlp(weights["gate_up"], weights["ff_out"]) if "gate_up" in weights else None,
@@ -162,6 +202,9 @@ def _block(weights: dict[str, Any], config: ModelConfig) -> Block:
             weights["expert_out"],
             config.experts.routing,
         ),
+        sandwich=None
+        if config.canvas is None
+        else Sandwich(**{each.name: weights[each.name] for each in fields(Sandwich)}),
     )
 
 

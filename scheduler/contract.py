@@ -50,7 +50,6 @@ class Measure(IntEnum):
 @dataclass(frozen=True, slots=True)
 class DeviceCommitRule:
     """The open positions of a lane that commit, by their rank n = 1, 2, ... in falling confidence, which is `measure`.
-
     Rank n commits if every better rank does, `confidence >= threshold - factor / (n + 1)`, and the better ranks (with
     `inclusive` it, too) cost at most `budget` in all; a cost is minus a confidence. The `sure` best ranks need no test,
     and with `last_free` neither does the last. With `noise`, confidence is `measure / noise` plus Gumbel noise: the
@@ -71,10 +70,9 @@ class DeviceCommitRule:
 
 
 class Span(NamedTuple):
-    """The part `[start, end)` of a row in which masks may commit: a lane, or the look-ahead after all lanes.
-
-    Without `may_end` no end token is proposed: the next best token stands in, with its own small probability. A
-    `joined` span is ranked together with the span before it: positions that are not computed divide their lane."""
+    """The part `[start, end)` of a row in which masks may commit: a lane, or the look-ahead after all lanes. Without
+    `may_end` no end token is proposed: the next best token stands in, with its own small probability. A `joined` span
+    is ranked together with the span before it: positions that are not computed divide their lane."""
 
     start: int
     end: int
@@ -104,25 +102,29 @@ class Restriction:
 
 
 class RowCopy(NamedTuple):
-    """A replica row: a position is rotated as the one `rope_offset` before it, and does not see that `mask_offset`
-    before it, if this is not 0."""
+    """A replica row: p is rotated as `p - rope_offset`, and does not see `p - mask_offset`, if this is not 0."""
 
     rope_offset: int
     mask_offset: int
 
 
+class Denoising(NamedTuple):
+    """A row is a canvas of random tokens. Unless it is its `first` step, the logits of the last one condition it."""
+
+    temperature: float
+    first: bool
+
+
 class Row(NamedTuple):
     """One request's contiguous range `[start, end)` of positions, computed in this step. It may have several, in order.
-
     Keys and values are written in place. Then its queries see all keys in `[0, visible)`, in a `causal` row only those
     before the position that they are rotated as, and their own. A row without spans only renews keys and values. Where
     a network predicts a position at the one before it, no span starts with its row. `biases` are disjoint. `ranks` is
     the number of each position's likeliest tokens to report; None: no scores. A `restriction` is of a position in a
     span. If `host_tokens` [end - start] are given, the canvas holds them from now on. Rows that `copy` a part of a
     request are not seen by its own. Tokens `scored` [positions of spans, which may repeat] are scored, but below 0.
-
     An `order` [end - start] has the row's positions as a causal network reads them: the keys of the n-th are stored as
-    those of `start` + n, and seen by queries from there on."""
+    those of `start` + n, and seen by queries from there on. One that is `denoising` sees all of itself anywhere."""
 
     slot: int
     start: int
@@ -139,6 +141,7 @@ class Row(NamedTuple):
     scored: Ints | None = None
     causal: bool = False
     order: Ints | None = None
+    denoising: Denoising | None = None
 
     @property
     def tokens(self) -> int:
@@ -147,10 +150,9 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A slot from this step on: its canvas becomes `prompt`, then masks, on these pages.
-
-    `prompt` may hold masks. Pages keep their keys and values, so a slot can be placed again in mid-answer. `copied` are
-    pages (from, to) whose keys and values are copied first: all pairs at once, after the placements before."""
+    """A slot from this step on: its canvas becomes `prompt`, which may hold masks, then masks, on these pages. These
+    keep keys and values, so a slot can be placed again in mid-answer. `copied` are pages (from, to) whose keys and
+    values are copied first: all pairs at once, after the placements before."""
 
     slot: int
     prompt: Ints
@@ -160,7 +162,7 @@ class Placement:
 
 class Columns(NamedTuple):
     """A plan's R rows as arrays, and their S spans, end to end, of which row r has `span_counts[r]`, span s the rule
-    `rules[rule_numbers[s]]`. The last nine are fields of the rows."""
+    `rules[rule_numbers[s]]`. The last ten are fields of the rows."""
 
     slots: Ints
     starts: Ints
@@ -183,10 +185,11 @@ class Columns(NamedTuple):
     scored: tuple[Ints | None, ...]
     causal: tuple[bool, ...]
     orders: tuple[Ints | None, ...]
+    denoising: tuple[Denoising | None, ...]
 
     @classmethod
     def of(cls, rows: tuple[Row, ...]) -> Columns:
-        fields: list[tuple[Any, ...]] = [*zip(*rows, strict=True)] if rows else [()] * 15
+        fields: list[tuple[Any, ...]] = [*zip(*rows, strict=True)] if rows else [()] * 16
         bounds, (spans, samplings, steps), optional = fields[:4], fields[4:7], fields[7:]
         parts = [*chain.from_iterable(spans)]
         starts, ends, rules, may_end, joined = zip(*parts, strict=True) if parts else [()] * 5
@@ -232,10 +235,9 @@ class Scores:
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """The canvas after the step, at all n positions of spans in the order of the plan.
-
-    `tokens` [n] are the mask id where still open, `proposals` [n] the network's, with their probabilities `confidence`
-    [n]. `device_s` is the time of the device, in seconds. `scores` are there if a row has `ranks`, and `measured` [n],
-    the confidence by each rule's measure, if a rule is not `plain`."""
+    `tokens` [n] are the mask id where still open, the likeliest ones where a row is `denoising`, `proposals` [n] the
+    network's, with their probabilities `confidence` [n]. `device_s` is the time of the device, in seconds. `scores` are
+    there if a row has `ranks`, and `measured` [n], confidence by each rule's measure, if a rule is not `plain`."""
 
     tokens: Ints
     proposals: Ints

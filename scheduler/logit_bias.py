@@ -34,6 +34,15 @@ class Preferences:
     stops: tuple[int, ...] = ()
     repetition: float = 1.0
 
+    @property
+    def penalty(self) -> str:
+        """The parameter of a request that sets a penalty; empty if none does."""
+        if self.presence:
+            return "presence_penalty"
+        if self.frequency:
+            return "frequency_penalty"
+        return "repetition_penalty" if self.repetition != 1 else ""
+
 
 NEUTRAL = Preferences()
 

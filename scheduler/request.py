@@ -107,7 +107,16 @@ class Request:
         """The slots and pages that it can ever need. It gets all of them when it is admitted."""
         branches = self.decoder.branches
         each = limits.pages_for(self._branch_tokens(limits, pattern))
-        return 1 + branches, limits.pages_for(self.room) + branches * each
+        room = self.room
+        if self.decoder.denoiser is not None:
+            room = len(self.prompt) + self.canvas_tokens(limits.max_model_len, pattern)
+        return 1 + branches, limits.pages_for(room) + branches * each
+
+    def canvas_tokens(self, max_model_len: int, pattern: AttentionPattern) -> int:
+        """Positions after the prompt where canvases begin with random tokens: whole canvases, as far as the context
+        goes."""
+        canvases = -(-self.max_tokens // pattern.canvas_length)
+        return min(canvases * pattern.canvas_length, max_model_len - len(self.prompt))
 
     def facts(self, vocabulary: Vocabulary, limits: Limits, pattern: AttentionPattern, measured: bool) -> RequestFacts:
         """The facts by which `compatibility.refuse` decides. `measured`: the server knows the cost of its steps."""
@@ -123,6 +132,8 @@ class Request:
             grammar="" if self.constraint is None else self.constraint.name,
             logprobs=self.ranks is not None,
             measured=measured,
+            watched=self.watched,
+            penalty=self.preferences.penalty,
             required=(*self.resources(limits, pattern), tokens),
             available=(limits.slots, limits.pages, limits.step_tokens),
         )

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .candidates import with_candidates, without
+from .canvas_sequence import CanvasSequence
 from .contract import Ints, Placement, Row, StepPlan, StepResult
 from .decoding.attention_pattern import PLAIN, AttentionPattern
 from .decoding.compatibility import refuse
@@ -124,8 +125,14 @@ class Scheduler:
         if request.length > self.limits.max_model_len:
             raise ValueError(f"{request.length} tokens exceed max_model_len {self.limits.max_model_len}")
         refuse(request.facts(self._vocabulary, self.limits, self.pattern, measured=self.budget is not None))
-        kind = Sequence if request.scoring is None else ScoredSequence
-        sequence = kind(request, self._vocabulary, self.pattern, self._lanes)
+        sequence: Sequence
+        made_of = request, self._vocabulary, self.pattern, self._lanes
+        if request.scoring is not None:
+            sequence = ScoredSequence(*made_of)
+        elif request.decoder.denoiser is not None:
+            sequence = CanvasSequence(*made_of, self.limits.max_model_len)
+        else:
+            sequence = Sequence(*made_of)
         sequence.find_hashes(self._prefixes)
         self.waiting[request.id] = sequence
         if self._over_queue(request.client):

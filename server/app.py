@@ -165,7 +165,7 @@ def load(settings: Settings) -> Loaded:
     formats = answer_formats(parts.text.template, settings.tool_parser, settings.reasoning_parser)
     if formats.misfit:
         logging.getLogger(__name__).warning("requests with tools are refused: %s", formats.no_tools)
-    line = settings.decoder_line
+    line = parts.line
     suited = [name for name in ALL_DECODERS if suits(name, parts.pattern)]
     card = ModelCard(
         id=settings.model_name,

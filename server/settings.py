@@ -207,7 +207,9 @@ class Settings:
         None,
     )
     decoder: str | None = _word(
-        None, "decoding method of requests that name none; default: that of --preset, or asynclane"
+        None,
+        "decoding method of requests that name none; default: that of --preset, or asynclane, or the only one that the"
+        " model takes",
     )
     preset: str | None = _word(
         None,

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..linear.reference import MIN_ROWS
-from .tiles import AttentionPlan
+from .tiles import AttentionPlan, AttentionWindow
 
 # torch takes queries in blocks of some multiple of these many, and sums a last block of one or two otherwise.
 BLOCK_ROWS = 32
@@ -28,6 +28,8 @@ def paged_attention(
     mask_offsets: Tensor | None = None,
     plan: AttentionPlan | None = None,
     causal_offsets: Tensor | None = None,
+    window: AttentionWindow | None = None,
+    scale: float | None = None,
 ) -> Tensor:
     """Attention of each row to the first `visible` keys of its request: [T, H * D].
 
@@ -38,7 +40,7 @@ def paged_attention(
     mask_offsets [R] int32 with positions: in a row r where it is above 0 a query at p does not see the key at
     `p - mask_offsets[r]`. plan: the layout of a launch on a GPU, not used here. causal_offsets [R] int32 with
     positions: in a row r where it is not below 0 a query at p sees the keys before `p - causal_offsets[r]` and at p
-    alone.
+    alone. window: goes with block_size 1, and with no offsets. scale: of the scores; None: one over the root of D.
     """
     page_size = keys.shape[1]
     out = torch.empty_like(queries)
@@ -54,9 +56,15 @@ def paged_attention(
         if causal[row] >= 0:
             _attend_causally(queries, k, v, out, _places(positions, start, end), causal[row])
             continue
-        for part, limit in _parts(positions, start, end, block_size, length):
+        canvas_start = -1 if window is None or window.canvas_starts is None else int(window.canvas_starts[row])
+        for part, limit in _parts(positions, start, end, 0 if canvas_start >= 0 else block_size, length):
             masked = None if positions is None or not offsets[row] else positions[part] - offsets[row]
-            out[part] = sdpa(queries[part].transpose(0, 1), k[:, :limit], v[:, :limit], masked)
+            first = 0
+            if window is not None and window.size:
+                own = canvas_start if canvas_start >= 0 else limit - 1
+                first = max(0, own - window.size + 1)
+            seen = slice(first, limit)
+            out[part] = sdpa(queries[part].transpose(0, 1), k[:, seen], v[:, seen], masked, scale)
     return out.flatten(1)
 
 
@@ -93,7 +101,7 @@ def _parts(positions: Tensor | None, start: int, end: int, block_size: int, leng
     return [(slice(cut, to), min((blocks[cut - start] + 1) * block_size, length)) for cut, to in pairwise(cuts)]
 
 
-def sdpa(q: Tensor, k: Tensor, v: Tensor, masked: Tensor | None = None) -> Tensor:
+def sdpa(q: Tensor, k: Tensor, v: Tensor, masked: Tensor | None = None, scale: float | None = None) -> Tensor:
     """q [H, queries, D] attends to k, v [G, keys, D]: [queries, H, D]. masked [queries] int64: the key that each query
     does not see.
 
@@ -104,11 +112,11 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, masked: Tensor | None = None) -> Tenso
     few = keys % BLOCK_ROWS if keys % BLOCK_ROWS <= FEW_ROWS else 0
     cut = max(queries - few, 0)
     parts = [slice(start, end) for start, end in ((0, cut), (cut, queries)) if start < end]
-    out = [_sdpa(q[:, part], k, v, None if masked is None else masked[part], part.start < cut) for part in parts]
+    out = [_sdpa(q[:, part], k, v, None if masked is None else masked[part], part.start < cut, scale) for part in parts]
     return (out[0] if len(out) == 1 else torch.cat(out, dim=1)).transpose(0, 1)
 
 
-def _sdpa(q: Tensor, k: Tensor, v: Tensor, masked: Tensor | None, whole: bool) -> Tensor:
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, masked: Tensor | None, whole: bool, scale: float | None) -> Tensor:
     """As `sdpa`, but [H, queries, D]. `whole`: torch sums these queries in whole blocks, even if the row has only a
     few of them; else they are the few that it sums otherwise."""
     queries = q.shape[1]
@@ -119,4 +127,5 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, masked: Tensor | None, whole: bool) -
         seen = torch.ones((q.shape[1], k.shape[1]), dtype=torch.bool, device=q.device)
         seen[:queries].scatter_(1, masked[:, None], value=False)
     grouped = q.shape[0] != k.shape[0]
-    return F.scaled_dot_product_attention(q[None], k[None], v[None], seen, enable_gqa=grouped)[0, :, :queries]
+    found = F.scaled_dot_product_attention(q[None], k[None], v[None], seen, scale=scale, enable_gqa=grouped)
+    return found[0, :, :queries]

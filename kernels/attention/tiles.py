@@ -28,6 +28,18 @@ class AttentionConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionWindow:
+    """The keys that queries of a causal network see: the last `size` up to their own (0: all up to it).
+
+    `canvas_starts` [R] int32: in a row where it is not below 0 every query sees all keys that are visible, less those
+    that a query at this position does not see either. None: there is no such row.
+    """
+
+    size: int = 0
+    canvas_starts: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionPlan:
     """The numbers of a launch besides the rows."""
 

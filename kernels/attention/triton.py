@@ -14,13 +14,14 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..common.checks import FLOATS, expect
 from ..common.triton_launch import await_previous, chained
-from .tiles import PROCESSORS, AttentionPlan, plan_attention, tile_queries, workspace_floats
+from .tiles import PROCESSORS, AttentionPlan, AttentionWindow, plan_attention, tile_queries, workspace_floats
 
 LOG2E = tl.constexpr(1.4426950408889634)
 # Where a running maximum starts. Not -inf: a query that sees nothing of a block would compute inf - inf.
 LOWEST = tl.constexpr(-1.0e30)
 FEW_TOKENS = 512
 FEW_PROGRAMS = 2 * PROCESSORS
+UNLIMITED = AttentionWindow()
 COMBINED = 8  # (token, head) pairs of one program that adds up splits
 
 
@@ -36,6 +37,8 @@ def paged_attention(
     mask_offsets: Tensor | None = None,
     plan: AttentionPlan | None = None,
     causal_offsets: Tensor | None = None,
+    window: AttentionWindow | None = None,
+    scale: float | None = None,
 ) -> Tensor:
     """queries fp16, bf16 or float32; D and the page size are powers of two from 16.
 
@@ -55,6 +58,12 @@ def paged_attention(
         expect("mask_offsets", mask_offsets, (rows,), (torch.int32,))
     if causal_offsets is not None:
         expect("causal_offsets", causal_offsets, (rows,), (torch.int32,))
+    window = window or UNLIMITED
+    canvas_starts = window.canvas_starts
+    if window is not UNLIMITED and (block_size != 1 or mask_offsets is not None):
+        raise ValueError("window goes with block_size 1, and with no mask_offsets")
+    if canvas_starts is not None:
+        expect("canvas_starts", canvas_starts, (rows,), (torch.int32,))
     out = torch.empty((tokens, heads * head_dim), dtype=queries.dtype, device=queries.device)
     if plan is None:
         plan = plan_attention(queries, keys, page_table, row_starts)
@@ -79,10 +88,13 @@ def paged_attention(
     _attend[grid](
         queries, _rows_of(keys, block_n), _rows_of(values, block_n), page_table, row_starts, visible,
         row_starts if positions is None else positions, row_starts if mask_offsets is None else mask_offsets,
-        row_starts if causal_offsets is None else causal_offsets, plan.tiles, out, partial,
-        head_dim**-0.5 * 1.4426950408889634, page_table.stride(0), tokens, count, HEADS=heads, KV_HEADS=kv_heads,
+        row_starts if causal_offsets is None else causal_offsets,
+        row_starts if canvas_starts is None else canvas_starts, plan.tiles, out, partial,
+        (head_dim**-0.5 if scale is None else scale) * 1.4426950408889634, page_table.stride(0), tokens, count,
+        HEADS=heads, KV_HEADS=kv_heads,
         DIM=head_dim, PAGE=page_size, BLOCK_M=config.block_m, BLOCK_N=block_n, SPLITS=config.splits, BLOCK=block_size,
         MASKS=mask_offsets is not None, CAUSAL=causal_offsets is not None,
+        CANVASES=canvas_starts is not None, WINDOW=window.size,
         PRECISION="ieee" if queries.dtype == torch.float32 else "tf32", TURNS=turns, num_warps=config.warps,
         num_stages=config.stages, **chained(out),
     )  # fmt: skip
@@ -122,9 +134,11 @@ def _require(
 @triton.jit(do_not_specialize=["table_stride", "tokens", "tiles"])
 def _attend(
     queries_ptr, keys, values, table_ptr, starts_ptr, visible_ptr, positions_ptr, mask_offsets_ptr, causal_offsets_ptr,
+    canvas_starts_ptr,
     tiles_ptr, out_ptr, partial_ptr, scale, table_stride, tokens, tiles, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
     DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr,
-    BLOCK: tl.constexpr, MASKS: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr, TURNS: tl.constexpr,
+    BLOCK: tl.constexpr, MASKS: tl.constexpr, CAUSAL: tl.constexpr, CANVASES: tl.constexpr,
+    WINDOW: tl.constexpr, PRECISION: tl.constexpr, TURNS: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Tiles of queries of one key head, over one split of the keys: one tile, or with TURNS each that has its turn.
@@ -132,6 +146,7 @@ def _attend(
     keys, values: descriptors of [pages * page size, kv heads * head dim], read in blocks of BLOCK_N keys of one head;
     scale of scores, times log2(e): exponentials are powers of two. BLOCK 0: every query sees all keys. MASKS: queries
     of some rows do not see one key each. CAUSAL: those of some rows see keys before a place, and their own.
+    CANVASES and WINDOW: as `AttentionWindow`.
     """
     await_previous(CHAINED)
     if TURNS:  # programs of one tile are started beside each other: those of padding, which is last, delay none
@@ -143,25 +158,30 @@ def _attend(
         while row >= 0:
             _attend_tile(
                 queries_ptr, keys, values, table_ptr, starts_ptr, visible_ptr, positions_ptr, mask_offsets_ptr,
-                causal_offsets_ptr, tiles_ptr, out_ptr, partial_ptr, scale, table_stride, tokens, kv_head, split, tile,
-                row, HEADS, KV_HEADS, DIM, PAGE, BLOCK_M, BLOCK_N, SPLITS, BLOCK, MASKS, CAUSAL, PRECISION,
+                causal_offsets_ptr,
+    canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr, scale, table_stride, tokens, kv_head, split, tile,
+                row, HEADS, KV_HEADS, DIM, PAGE, BLOCK_M, BLOCK_N, SPLITS, BLOCK, MASKS, CAUSAL, CANVASES,
+                WINDOW, PRECISION,
             )  # fmt: skip
             tile += tl.num_programs(2)
             row = tl.load(tiles_ptr + 2 * tile, mask=tile < tiles, other=-1)
     elif row >= 0:
         _attend_tile(
             queries_ptr, keys, values, table_ptr, starts_ptr, visible_ptr, positions_ptr, mask_offsets_ptr,
-            causal_offsets_ptr, tiles_ptr, out_ptr, partial_ptr, scale, table_stride, tokens, kv_head, split, tile, row,
-            HEADS, KV_HEADS, DIM, PAGE, BLOCK_M, BLOCK_N, SPLITS, BLOCK, MASKS, CAUSAL, PRECISION,
+            causal_offsets_ptr,
+    canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr, scale, table_stride, tokens, kv_head, split, tile, row,
+            HEADS, KV_HEADS, DIM, PAGE, BLOCK_M, BLOCK_N, SPLITS, BLOCK, MASKS, CAUSAL, CANVASES, WINDOW, PRECISION,
         )  # fmt: skip
 
 
 @triton.jit
 def _attend_tile(
     queries_ptr, keys, values, table_ptr, starts_ptr, visible_ptr, positions_ptr, mask_offsets_ptr, causal_offsets_ptr,
+    canvas_starts_ptr,
     tiles_ptr, out_ptr, partial_ptr, scale, table_stride, tokens, kv_head, split, tile, row, HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    SPLITS: tl.constexpr, BLOCK: tl.constexpr, MASKS: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
+    SPLITS: tl.constexpr, BLOCK: tl.constexpr, MASKS: tl.constexpr, CAUSAL: tl.constexpr, CANVASES: tl.constexpr,
+    WINDOW: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     GROUP: tl.constexpr = HEADS // KV_HEADS
     packed = tl.arange(0, BLOCK_M)  # queries of a tile times heads of a group
@@ -175,11 +195,21 @@ def _attend_tile(
     seen = tl.load(visible_ptr + row)
     limit = tl.where(valid, seen, 0)
     whole = seen  # keys that all queries of the tile see
+    position = limit  # never read without blocks
     if BLOCK > 0:
         position = tl.load(positions_ptr + token, mask=valid, other=0).to(tl.int32)
         limit = tl.where(valid, tl.minimum((position // BLOCK + 1) * BLOCK, seen), 0)
+        if CANVASES:
+            canvas_start = tl.load(canvas_starts_ptr + row)
+            position = tl.where(canvas_start >= 0, canvas_start, position)
+            limit = tl.where(valid & (canvas_start >= 0), seen, limit)
         whole = tl.min(tl.where(valid, limit, seen), axis=0)
         seen = tl.max(limit, axis=0)
+    first = limit  # the first key that each query sees: never read without a window
+    earliest = 0  # turn of the first key that any query sees
+    if WINDOW > 0:
+        first = tl.where(valid, tl.maximum(position - (WINDOW - 1), 0), seen)
+        earliest = tl.min(first, axis=0) // BLOCK_N
     masked = limit  # never read
     if MASKS:
         distance = tl.load(mask_offsets_ptr + row)
@@ -198,10 +228,12 @@ def _attend_tile(
         least = tl.where(back >= 0, tl.min(tl.where(valid, place, seen), axis=0), seen)
         seen = tl.where(back >= 0, tl.max(own, axis=0) + 1, seen)
     turns = tl.cdiv(seen, BLOCK_N)
-    share = tl.cdiv(turns, SPLITS)
-    begin = tl.minimum(split * share, turns)
+    share = tl.cdiv(turns - earliest, SPLITS)
+    begin = tl.minimum(earliest + split * share, turns)
     stop = tl.minimum(begin + share, turns)
     unmasked = tl.maximum(begin, tl.minimum(stop, whole // BLOCK_N))
+    if WINDOW > 0:  # the keys before a window are masked, too
+        unmasked = begin
 
     top = tl.full([BLOCK_M], LOWEST, tl.float32)
     weight = tl.zeros([BLOCK_M], tl.float32)
@@ -211,15 +243,17 @@ def _attend_tile(
     for turn in range(begin, unmasked):
         following = tl.load(table_ptr + tl.minimum(turn + 1, turns - 1) * BLOCK_N // PAGE)
         acc, top, weight = _turn(
-            acc, top, weight, q, page, turn, seen, limit, masked, own, least, low, scale, keys, values, kv_head * DIM,
-            PAGE, BLOCK_N, False, BLOCK > 0, MASKS, CAUSAL, PRECISION,
+            acc, top, weight, q, page, turn, seen, limit, masked, own, least, low, first, scale, keys, values,
+            kv_head * DIM,
+            PAGE, BLOCK_N, False, BLOCK > 0, MASKS, CAUSAL, WINDOW, PRECISION,
         )  # fmt: skip
         page = following
     for turn in range(unmasked, stop):
         page = tl.load(table_ptr + turn * BLOCK_N // PAGE)
         acc, top, weight = _turn(
-            acc, top, weight, q, page, turn, seen, limit, masked, own, least, low, scale, keys, values, kv_head * DIM,
-            PAGE, BLOCK_N, True, BLOCK > 0, MASKS, CAUSAL, PRECISION,
+            acc, top, weight, q, page, turn, seen, limit, masked, own, least, low, first, scale, keys, values,
+            kv_head * DIM,
+            PAGE, BLOCK_N, True, BLOCK > 0, MASKS, CAUSAL, WINDOW, PRECISION,
         )  # fmt: skip
 
     if SPLITS == 1:
@@ -235,9 +269,9 @@ def _attend_tile(
 
 @triton.jit
 def _turn(
-    acc, top, weight, q, page, turn, seen, limit, masked, own, least, low, scale, keys, values, column,
-    PAGE: tl.constexpr, BLOCK_N: tl.constexpr, EDGE: tl.constexpr, BLOCK_CAUSAL: tl.constexpr, MASKS: tl.constexpr,
-    CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
+    acc, top, weight, q, page, turn, seen, limit, masked, own, least, low, from_key, scale, keys, values,
+    column, PAGE: tl.constexpr, BLOCK_N: tl.constexpr, EDGE: tl.constexpr, BLOCK_CAUSAL: tl.constexpr,
+    MASKS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One block of keys: the new (sum of values, maximum, sum of weights)."""
     key = turn * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -254,6 +288,8 @@ def _turn(
             scores = tl.where((key < seen)[None, :], scores, float("-inf"))
         if MASKS:
             scores = tl.where(key[None, :] != masked[:, None], scores, float("-inf"))
+        if WINDOW > 0:
+            scores = tl.where(key[None, :] >= from_key[:, None], scores, float("-inf"))
     higher = tl.maximum(top, tl.max(scores, axis=1) * scale)
     weights = tl.exp2(scores * scale - higher[:, None])
     shrink = tl.exp2(top - higher)

@@ -111,12 +111,14 @@ class QkNorm:
 
     `bias` [(H + 2 * G) * D] is added to queries, keys and values. Then each query and key is divided by its root mean
     square and multiplied by `query_norm` or `key_norm` [D]. None: the operation is left out; the norms come together.
+    With them `norms_values` divides each value by its root mean square, too.
     """
 
     bias: Tensor | None = None
     query_norm: Tensor | None = None
     key_norm: Tensor | None = None
     eps: float = 1e-6
+    norms_values: bool = False
 
 
 PLAIN = QkNorm()  # changes nothing

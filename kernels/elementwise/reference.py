@@ -35,6 +35,12 @@ def swiglu(gate_up: Tensor) -> Tensor:
     return F.silu(gate).mul_(up)
 
 
+def geglu(gate_up: Tensor) -> Tensor:
+    """gate_up [T, 2 * ff] -> gelu(gate) * up [T, ff], with the tanh form of GELU (Hendrycks and Gimpel, 2016)."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.gelu(gate, approximate="tanh").mul_(up)
+
+
 def rope_write_kv(
     qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor, qk_norm: QkNorm = PLAIN
 ) -> Tensor:
@@ -52,10 +58,13 @@ def rope_write_kv(
     if qk_norm.query_norm is not None and qk_norm.key_norm is not None:
         normed = (rotated[:, :heads], qk_norm.query_norm), (rotated[:, heads:], qk_norm.key_norm)
         rotated = torch.cat([rms_norm(part, weight, qk_norm.eps) for part, weight in normed], dim=1)
+    own_values = qkv[:, heads + kv_heads :]
+    if qk_norm.norms_values:
+        own_values = rms_norm(own_values, own_values.new_ones(own_values.shape[-1]), qk_norm.eps)
     rotated = _rotate(rotated.float(), cos[:, None], sin[:, None]).to(qkv.dtype)
     written = (places >= 0).nonzero()[:, 0]
     keys.flatten(0, 1)[places[written]] = rotated[written, heads:]
-    values.flatten(0, 1)[places[written]] = qkv[written, heads + kv_heads :]
+    values.flatten(0, 1)[places[written]] = own_values[written]
     return rotated[:, :heads]
 
 

@@ -84,6 +84,14 @@ def sum_of(pointers, part_stride, inside, kind: tl.constexpr, SUMMED: tl.constex
 
 
 def swiglu(gate_up: Tensor) -> Tensor:
+    return _gated(gate_up, gelu=False)
+
+
+def geglu(gate_up: Tensor) -> Tensor:
+    return _gated(gate_up, gelu=True)
+
+
+def _gated(gate_up: Tensor, gelu: bool) -> Tensor:
     expect("gate_up", gate_up, ("T", "2 * ff"), FLOATS)
     tokens, width = gate_up.shape
     if width % 2:
@@ -91,21 +99,31 @@ def swiglu(gate_up: Tensor) -> Tensor:
     ff = width // 2
     out = gate_up.new_empty((tokens, ff))
     if tokens:
-        _swiglu[(tokens, triton.cdiv(ff, COLUMNS))](gate_up, out, FF=ff, BLOCK=COLUMNS, **chained(out))
+        _glu[(tokens, triton.cdiv(ff, COLUMNS))](gate_up, out, FF=ff, BLOCK=COLUMNS, GELU=gelu, **chained(out))
     return out
 
 
 @triton.jit
-def _swiglu(gate_up_ptr, out_ptr, FF: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr):
+def _glu(
+    gate_up_ptr, out_ptr, FF: tl.constexpr, BLOCK: tl.constexpr, GELU: tl.constexpr, CHAINED: tl.constexpr
+):  # fmt: skip
     await_previous(CHAINED)
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < FF
     gate = tl.load(gate_up_ptr + token * 2 * FF + column, mask=inside, other=0.0)
     up = tl.load(gate_up_ptr + token * 2 * FF + FF + column, mask=inside, other=0.0)
-    wide = gate.to(tl.float32)
-    silu = (wide / (1.0 + tl.exp(-wide))).to(gate.dtype).to(tl.float32)
-    tl.store(out_ptr + token * FF + column, (silu * up.to(tl.float32)).to(gate.dtype), mask=inside)
+    active = activation(gate.to(tl.float32), GELU).to(gate.dtype).to(tl.float32)
+    tl.store(out_ptr + token * FF + column, (active * up.to(tl.float32)).to(gate.dtype), mask=inside)
+
+
+@triton.jit
+def activation(wide, GELU: tl.constexpr):
+    """SiLU, or the tanh form of GELU: 1 + tanh(u) is 2 / (1 + exp(-2 u))."""
+    inner = wide
+    if GELU:
+        inner = 1.5957691216057308 * (wide + 0.044715 * wide * wide * wide)
+    return wide / (1.0 + tl.exp(-inner))
 
 
 def rope_write_kv(
@@ -145,7 +163,7 @@ def rope_write_kv_of(
             qkv, cos, sin, qk_norm.bias, qk_norm.query_norm, qk_norm.key_norm, keys, values, places, queries,
             qk_norm.eps, qkv.stride(0), HEADS=heads, KV_HEADS=kv_heads, HALF=half, WIDTH=width, REST=rest,
             REST_WIDTH=triton.next_power_of_2(max(1, rest)), BLOCK=block, BIAS=qk_norm.bias is not None,
-            NORMS=qk_norm.query_norm is not None, SUMMED=count, **chained(queries),
+            NORMS=qk_norm.query_norm is not None, VALUES=qk_norm.norms_values, SUMMED=count, **chained(queries),
         )  # fmt: skip
     return queries
 
@@ -155,7 +173,7 @@ def _rope(
     qkv_ptr, cos_ptr, sin_ptr, bias_ptr, query_norm_ptr, key_norm_ptr, keys_ptr, values_ptr, places_ptr, queries_ptr,
     eps, part_stride, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, WIDTH: tl.constexpr,
     REST: tl.constexpr, REST_WIDTH: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr, NORMS: tl.constexpr,
-    SUMMED: tl.constexpr, CHAINED: tl.constexpr,
+    VALUES: tl.constexpr, SUMMED: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     await_previous(CHAINED)
     token = tl.program_id(0).to(tl.int64)
@@ -191,6 +209,10 @@ def _rope(
             rotated_rest = _normed(
                 rest, scale, query_norm_ptr, key_norm_ptr, tail + 2 * HALF, tail < REST, is_query
             )  # fmt: skip
+        if VALUES:
+            low, high = (wide_low * scale).to(kind), (wide_high * scale).to(kind)
+            if REST > 0:
+                rest = (rest.to(tl.float32) * scale).to(kind)
     angle = token * 2 * HALF + column
     cos_low = tl.load(cos_ptr + angle, mask=inside, other=0.0)
     cos_high = tl.load(cos_ptr + angle + HALF, mask=inside, other=0.0)

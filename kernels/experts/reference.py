@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..common.types import Fp8Matrix, GroupedMatrix, Matrix, Routing
-from ..elementwise.reference import swiglu
+from ..elementwise.reference import geglu, swiglu
 from ..linear.reference import linear
 
 LEAST_SUM = 1e-20  # added to the sum that weights are divided by
@@ -38,9 +38,10 @@ def _best(scores: Tensor, count: int) -> Tensor:
 
 
 def experts_mlp(
-    x: Tensor, gate_up: Matrix, down: Matrix, chosen: Tensor, weights: Tensor, fixed: bool = False
+    x: Tensor, gate_up: Matrix, down: Matrix, chosen: Tensor, weights: Tensor, fixed: bool = False, gelu: bool = False
 ) -> Tensor:
-    """The weighted sum [T, dim] of the chosen experts' SwiGLU MLPs, added up in float32 in the order of choice.
+    """The weighted sum [T, dim] of the chosen experts' SwiGLU MLPs, or with `gelu` GEGLU ones, added up in float32 in
+    the order of choice.
 
     x [T, dim]; gate_up [E * 2 * F, dim], of each expert first the gate; down [E * dim, F]; chosen [T, K] int32;
     weights [T, K] float32. `fixed`: a token's bits do not depend on the other tokens. FP8 weights meet x as it is:
@@ -53,7 +54,8 @@ def experts_mlp(
     for expert in torch.bincount(pairs).nonzero()[:, 0].tolist():
         where = (pairs == expert).nonzero()[:, 0]
         both = _product(x[where // choices], gate_up, slice(expert * 2 * inner, (expert + 1) * 2 * inner), fixed)
-        out[where] = _product(swiglu(both), down, slice(expert * dim, (expert + 1) * dim), fixed)
+        inside = geglu(both) if gelu else swiglu(both)
+        out[where] = _product(inside, down, slice(expert * dim, (expert + 1) * dim), fixed)
     total = torch.zeros((tokens, dim), dtype=torch.float32, device=x.device)
     for choice, part in enumerate(out.view(tokens, choices, dim).unbind(1)):
         total += part.float() * weights[:, choice, None]

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..common.checks import FLOATS, expect
 from ..common.triton_launch import await_previous, chained
 from ..common.types import FP8, INT4_BLOCK, Fp8Matrix, GroupedMatrix, Matrix, Routing
+from ..elementwise.triton import activation
 from ..linear.triton_grouped import group_scales, int4_plane, within_group
 from ..linear.triton_tiles import Tile
 from .reference import LEAST_SUM
@@ -104,7 +105,7 @@ def _route(
 
 
 def experts_mlp(
-    x: Tensor, gate_up: Matrix, down: Matrix, chosen: Tensor, weights: Tensor, fixed: bool = False
+    x: Tensor, gate_up: Matrix, down: Matrix, chosen: Tensor, weights: Tensor, fixed: bool = False, gelu: bool = False
 ) -> Tensor:
     expect("x", x, ("T", "dim"), FLOATS)
     tokens, dim = x.shape
@@ -129,7 +130,7 @@ def experts_mlp(
     common = {
         "EXPERTS": experts, "EXPERTS_WIDTH": triton.next_power_of_2(experts), "BLOCK_M": tile.m, "BLOCK_N": tile.n,
         "num_warps": tile.warps, "num_stages": tile.stages,
-        "PRECISION": "ieee" if x.dtype == torch.float32 else "tf32", **chained(x),
+        "PRECISION": "ieee" if x.dtype == torch.float32 else "tf32", "GELU": gelu, **chained(x),
     }  # fmt: skip
     _experts[(tiles * triton.cdiv(inner, tile.n),)](
         x, *_tensors(gate_up), order, ends, hidden, tiles, SHARED=choices, IN=dim, OUT=inner, GATED=True,
@@ -225,7 +226,8 @@ def _experts(
     x_ptr, weight_ptr, scales_ptr, zeros_ptr, order_ptr, ends_ptr, out_ptr, tiles, SHARED: tl.constexpr,
     IN: tl.constexpr, OUT: tl.constexpr, GATED: tl.constexpr, EXPERTS: tl.constexpr, EXPERTS_WIDTH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SCALED: tl.constexpr, GROUP: tl.constexpr,
-    INT4: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
+    INT4: tl.constexpr, PRECISION: tl.constexpr, GELU: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     """One tile of one expert's product. `SHARED` pairs read the same row of x. `GATED`: a second product, of the rows
     after the gate's, is multiplied with the gate's result. `GROUP` columns of the weight share a scale; 0: a scale, if
@@ -290,9 +292,8 @@ def _experts(
     if GATED:
         if SCALED:
             second *= tl.load(scales_ptr + expert * ROWS + OUT + column, mask=inside, other=0.0)[None, :]
-        gate = acc.to(kind).to(tl.float32)
-        silu = (gate / (1.0 + tl.exp(-gate))).to(kind).to(tl.float32)
-        acc = silu * second.to(kind).to(tl.float32)
+        active = activation(acc.to(kind).to(tl.float32), GELU).to(kind).to(tl.float32)
+        acc = active * second.to(kind).to(tl.float32)
     tl.store(out_ptr + (pair * OUT)[:, None] + column[None, :], acc.to(kind), mask=real & inside[None, :])
 
 

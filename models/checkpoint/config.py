@@ -65,6 +65,37 @@ class Experts:
 
 
 @dataclass(frozen=True, slots=True)
+class Heads:
+    """The attention of one layer, of the network's query heads: `kv_heads` for keys and values, `head_dim` numbers of a
+    head. The first `rotated` pairs of each half turn by `rope_theta`. `window`: the last keys that a position sees, 0:
+    all. `shared`: values are made by the same matrix as keys."""
+
+    kv_heads: int
+    head_dim: int
+    rope_theta: float
+    rotated: int
+    window: int = 0
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CanvasNetwork:
+    """A network whose canvas holds random tokens instead of masks (DiffusionGemma): an encoder, which is
+    causal, and a decoder of the same weights over whole canvases of `canvas_length` positions.
+
+    `full_layers` see all keys, with `full` heads; all others have a window. Logits are `softcap * tanh(logits /
+    softcap)`. `sampler` are the parameters of the decoder that generation_config.json names.
+    """
+
+    canvas_length: int
+    softcap: float
+    sliding: Heads
+    full: Heads
+    full_layers: tuple[int, ...]
+    sampler: tuple[tuple[str, object], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """Shape of a transformer with rotary positions, RMS norms and SwiGLU; in most families it has no causal mask.
 
@@ -98,6 +129,18 @@ class ModelConfig:
     caveat: str = ""  # how what is computed differs from the published network
     quantization: Quantization | None = None  # of the files, not of the memory
     adapter: Adapter | None = None
+    canvas: CanvasNetwork | None = None
+
+    def heads_of(self, layer: int) -> Heads:
+        if self.canvas is None:
+            return Heads(self.kv_heads, self.head_dim, self.rope_theta, self.rotary_dim // 2)
+        return self.canvas.full if layer in self.canvas.full_layers else self.canvas.sliding
+
+    @property
+    def kv_numbers(self) -> int:
+        """Numbers of a position's keys, and of its values, in all layers."""
+        layers = map(self.heads_of, range(self.layers))
+        return sum(heads.kv_heads * heads.head_dim for heads in layers)
 
     @property
     def rotary_dim(self) -> int:
@@ -106,7 +149,12 @@ class ModelConfig:
     @property
     def pattern(self) -> AttentionPattern:
         """The part that the scheduler needs."""
-        return AttentionPattern(self.logit_shift, self.block_size, self.known_first)
+        if self.canvas is None:
+            return AttentionPattern(self.logit_shift, self.block_size, self.known_first)
+        canvas = self.canvas
+        return AttentionPattern(
+            self.logit_shift, self.block_size, canvas_length=canvas.canvas_length, sampler=canvas.sampler
+        )
 
 
 def read_config(directory: Path, block_size: int | None = None) -> ModelConfig:
@@ -127,6 +175,8 @@ def read_config(directory: Path, block_size: int | None = None) -> ModelConfig:
     name = names[0] if isinstance(names, list) and names else None
     if not isinstance(name, str) or name not in READERS:
         raise ModelError(f"{path}: architecture {name!r} is not supported; supported: {', '.join(READERS)}")
+    if name in SAMPLERS:
+        raw["generation_config"] = _generation_config(directory)
     if raw.get("mask_token_id") is None and (mask := _mask_of_tokenizer(directory)) is not None:
         raw["mask_token_id"] = mask
     said = _Keys(raw)
@@ -134,7 +184,7 @@ def read_config(directory: Path, block_size: int | None = None) -> ModelConfig:
     try:
         config = _checked(READERS[name](name, said))
         _refuse_unread(said, config)
-        if block_size is not None and not config.pattern.bounded:
+        if block_size is not None and (config.canvas is not None or not config.pattern.bounded):
             raise ValueError(f"--block-size is for block-causal models: {name} has no blocks")
         return replace(config, quantization=read_quantization(directory, raw))
     except KeyError as error:
@@ -153,6 +203,8 @@ class _Keys(dict[str, Any]):
     def __init__(self, raw: Mapping[str, Any]) -> None:
         super().__init__(raw)
         self.read = set[str]()
+        if isinstance(text := raw.get("text_config"), Mapping):  # that of the text part of a larger network
+            self["text_config"] = _Keys(text)
 
     def __getitem__(self, key: str) -> Any:
         self.read.add(key)
@@ -220,14 +272,30 @@ def _refuse_unread(raw: _Keys, config: ModelConfig) -> None:
         if key in raw and key not in raw.read and raw[key] not in values:
             raise ValueError(f"{key} = {_shown(raw[key])} is not supported by {config.architecture}")
     for kind in raw.get("layer_types") or ():
-        if kind != "full_attention":
+        if kind != "full_attention" and config.canvas is None:
             raise ValueError(f"layer_types with {_shown(kind)} is not supported, only 'full_attention'")
+    if config.canvas is not None and isinstance(raw.get("text_config"), _Keys):
+        _refuse_unread(raw["text_config"], config)
     if raw.get("rotary_dim") not in (None, config.rotary_dim):
         raise ValueError(f"rotary_dim = {_shown(raw['rotary_dim'])}, but {config.rotary_dim} numbers are rotated")
 
 
 def _shown(value: object) -> str:
     return textwrap.shorten(repr(value), 80, placeholder=" ...")
+
+
+def _generation_config(directory: Path) -> Mapping[str, Any]:
+    """The contents of generation_config.json; nothing without such a file."""
+    path = directory / "generation_config.json"
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from None
+    if not isinstance(said, dict):
+        raise ModelError(f"{path} is no object but {type(said).__name__}")
+    return said
 
 
 def _mask_of_tokenizer(directory: Path) -> int | None:
@@ -251,8 +319,20 @@ def _checked(config: ModelConfig) -> ModelConfig:
     for name in ("norm_eps", "rope_theta"):
         if not 0 < getattr(config, name) < math.inf:
             raise ValueError(f"{name} is {getattr(config, name)}, not a positive number")
-    if config.heads % config.kv_heads or config.head_dim < 2 or config.head_dim % 2:
-        raise ValueError(f"{config.heads} heads of {config.head_dim} on {config.kv_heads} key heads cannot be computed")
+    for heads in {config.heads_of(layer) for layer in range(config.layers)}:
+        if heads.kv_heads < 1 or config.heads % heads.kv_heads or heads.head_dim < 2 or heads.head_dim % 2:
+            raise ValueError(
+                f"{config.heads} heads of {heads.head_dim} on {heads.kv_heads} key heads cannot be computed"
+            )
+        if heads.window < 0 or not 0 <= heads.rotated <= heads.head_dim // 2 or not 0 < heads.rope_theta < math.inf:
+            raise ValueError(f"heads cannot be computed: {heads}")
+    if config.canvas is not None and not (
+        1 <= config.canvas.canvas_length <= config.max_model_len and 0 < config.canvas.softcap < math.inf
+    ):
+        raise ValueError(
+            f"canvas_length {config.canvas.canvas_length} and final_logit_softcapping {config.canvas.softcap} cannot be"
+            f" computed in a context of {config.max_model_len}"
+        )
     if not 0 <= config.mask_id < config.vocab_size:
         raise ValueError(f"mask token {config.mask_id} is not below the vocabulary's {config.vocab_size}")
     if not 2 <= config.rotary_dim <= config.head_dim or config.rotary_dim % 2:
@@ -460,6 +540,100 @@ def _wedlm(name: str, raw: _Keys) -> ModelConfig:
     )
 
 
+_GEMMA_FIXED: Mapping[str, object] = {
+    "attention_bias": False,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "tie_word_embeddings": True,
+}
+_GEMMA_SAMPLER = ("max_denoising_steps", "t_min", "t_max", "stability_threshold", "confidence_threshold")
+_GEMMA_PERIOD = 6  # every sixth layer sees all keys, unless config.json says which
+
+
+def _gemma(name: str, raw: Mapping[str, Any]) -> ModelConfig:
+    """DiffusionGemma's network (transformers 5.24, models/diffusion_gemma), its text part: images are not computed."""
+    _require(raw, {"tie_word_embeddings": True})
+    text = raw["text_config"]
+    if not isinstance(raw.get("vision_config", {}), dict | None):  # images are not computed, whatever it says
+        raise ValueError(f"vision_config = {_shown(raw['vision_config'])} is no object")
+    _require(text, _GEMMA_FIXED)
+    if text.get("use_bidirectional_attention") not in (None, "vision"):
+        raise ValueError("use_bidirectional_attention = 'all' is not supported: the encoder here is causal")
+    layers, dim = int(text["num_hidden_layers"]), int(text["hidden_size"])
+    kinds = text.get("layer_types") or [
+        "sliding_attention" if (layer + 1) % _GEMMA_PERIOD else "full_attention" for layer in range(layers)
+    ]
+    if len(kinds) != layers or not set(kinds) <= {"sliding_attention", "full_attention"}:
+        raise ValueError(f"layer_types = {_shown(kinds)} are not {layers} of sliding_attention and full_attention")
+    sliding, full = _gemma_heads(text, [*kinds[:-1], "full_attention"])
+    chosen = Routing(int(text["top_k_experts"]), normed=True)
+    experts = Experts(int(text["num_experts"]), int(text["moe_intermediate_size"]), chosen)
+    canvas = CanvasNetwork(
+        canvas_length=int(raw["canvas_length"]),
+        softcap=float(text.get("final_logit_softcapping") or 30.0),  # transformers does not write its own
+        sliding=sliding,
+        full=full,
+        full_layers=tuple(at for at, kind in enumerate(kinds) if kind == "full_attention" or at == layers - 1),
+        sampler=_gemma_sampler(raw.get("generation_config", {})),
+    )
+    return ModelConfig(
+        architecture=name,
+        dim=dim,
+        layers=layers,
+        heads=int(text["num_attention_heads"]),
+        kv_heads=sliding.kv_heads,
+        ff_dim=int(text["intermediate_size"]),
+        vocab_size=int(text["vocab_size"]),
+        max_model_len=int(text["max_position_embeddings"]),
+        norm_eps=float(text["rms_norm_eps"]),
+        rope_theta=sliding.rope_theta,
+        tied_head=True,
+        mask_id=int(raw.get("mask_token_id") or text.get("pad_token_id") or 0),  # nothing but room in its canvases
+        head_dim=sliding.head_dim,
+        qk_norm=True,
+        block_size=1,
+        experts=experts,
+        canvas=canvas,
+    )
+
+
+def _gemma_heads(text: Mapping[str, Any], kinds: list[str]) -> tuple[Heads, Heads]:
+    """The heads of sliding and of full layers. Newer files say those of full layers layer by layer."""
+    own = text.get("per_layer_config") or {}
+    given = [own.get(str(at), own.get(at)) or {} for at, kind in enumerate(kinds) if kind == "full_attention"]
+    if any(one != given[0] for one in given) or not set(given[0]) <= {"head_dim", "num_key_value_heads"}:
+        raise ValueError(f"per_layer_config = {_shown(own)} is not supported: full layers must be alike")
+    for at, kind in enumerate(kinds):
+        if kind != "full_attention" and (own.get(str(at)) or own.get(at)):
+            raise ValueError(f"per_layer_config of layer {at}, which has a window, is not supported")
+    if text.get("attention_k_eq_v") is False:
+        raise ValueError("attention_k_eq_v = False is not supported: full layers make values of keys")
+    window, kv_heads, head_dim = (int(text[key]) for key in ("sliding_window", "num_key_value_heads", "head_dim"))
+    full_dim = int(given[0].get("head_dim") or text.get("global_head_dim") or 512)
+    full_heads = given[0].get("num_key_value_heads") or text.get("num_global_key_value_heads") or kv_heads
+    said = text.get("rope_parameters") or {}
+    near: dict[str, Any] = {"rope_type": "default", "rope_theta": 10_000.0} | said.get("sliding_attention", {})
+    far: dict[str, Any] = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6}
+    far |= said.get("full_attention", {})
+    for rope, kind, keys in ((near, "default", 2), (far, "proportional", 3)):
+        if rope["rope_type"] != kind or len(rope) != keys:
+            raise ValueError(f"rope_parameters with {_shown(rope)} are not supported, only {kind!r}")
+    rotated = int(float(far["partial_rotary_factor"]) * full_dim // 2)
+    return (
+        Heads(kv_heads, head_dim, float(near["rope_theta"]), head_dim // 2, window),
+        Heads(int(full_heads), full_dim, float(far["rope_theta"]), rotated, shared=True),
+    )
+
+
+def _gemma_sampler(said: Mapping[str, Any]) -> tuple[tuple[str, object], ...]:
+    found = {key: said[key] for key in _GEMMA_SAMPLER if said.get(key) is not None}
+    sampler = said.get("sampler_config") or {}
+    if sampler.get("_cls_name", "EntropyBoundSamplerConfig") != "EntropyBoundSamplerConfig":
+        raise ValueError(f"generation_config.json: sampler {_shown(sampler['_cls_name'])} is not supported")
+    if "entropy_bound" in sampler:
+        found["entropy_bound"] = sampler["entropy_bound"]
+    return tuple(found.items())
+
+
 def _head_dim(raw: Mapping[str, Any], dim: int, heads: int) -> int:
     if raw.get("head_dim") is not None:
         return int(raw["head_dim"])
@@ -511,4 +685,6 @@ READERS: Mapping[str, Callable[[str, _Keys], ModelConfig]] = {
     "StableDiffcoderForCausalLM": _stable_diffcoder,
     "LLaDA2MoeModelLM": _llada2,
     "WeDLMForCausalLM": _wedlm,
+    "DiffusionGemmaForBlockDiffusion": _gemma,
 }
+SAMPLERS = ("DiffusionGemmaForBlockDiffusion",)  # whose generation_config.json says how they decode

@@ -48,6 +48,25 @@ ATTENTION: Mapping[str, Piece] = {
     "attn_out": Piece("attn_out", ("dim",), "queries", "columns"),
     "ff_norm": Piece("ff_norm", ("dim",)),
 }
+# DiffusionGemma's besides: norms after each part of a layer, and scalars that differ between encoder and decoder.
+SANDWICH: Mapping[str, Piece] = {
+    name: Piece(name, (size,))
+    for name, size in {
+        "post_attention_norm": "dim",
+        "post_mlp_norm": "dim",
+        "experts_norm": "dim",
+        "post_experts_norm": "dim",
+        "post_ff_norm": "dim",
+        "router_scale": "dim",
+        "expert_scale": "experts",
+    }.items()
+} | {"encoder_scalar": Piece("scalars", ("one",)), "decoder_scalar": Piece("scalars", ("one",))}
+CONDITIONING: Mapping[str, Piece] = {
+    "condition_norm": Piece("condition_norm", ("dim",)),
+    "condition_gate": Piece("condition_gate_up", ("ff",), "dim"),
+    "condition_up": Piece("condition_gate_up", ("ff",), "dim"),
+    "condition_out": Piece("condition_out", ("dim",), "ff"),
+}
 MLP: Mapping[str, Piece] = {
     "gate": Piece("gate_up", ("ff",), "dim", "rows"),
     "up": Piece("gate_up", ("ff",), "dim", "rows"),
@@ -65,6 +84,12 @@ EXPERT: Mapping[str, Piece] = {
     "expert_gate": Piece("expert_gate_up", ("expert_ff",), "dim", "rows"),
     "expert_up": Piece("expert_gate_up", ("expert_ff",), "dim", "rows"),
     "expert_out": Piece("expert_out", ("dim",), "expert_ff", "columns"),
+}
+
+# All experts of a layer in one tensor, whose first size is their number.
+EXPERTS: Mapping[str, Piece] = {
+    "experts_gate_up": Piece("expert_gate_up", ("experts", "expert_gate_up"), "dim"),
+    "experts_out": Piece("expert_out", ("experts", "dim"), "expert_ff"),
 }
 
 _LLADA = {
@@ -132,6 +157,40 @@ _LLADA2 = {
     "expert_out": "model.layers.{layer}.mlp.experts.{expert}.down_proj.weight",
 }
 
+_GEMMA_LAYER = "model.decoder.layers.{layer}."
+_GEMMA = {
+    "embedding": "model.decoder.embed_tokens.weight",
+    "norm": "model.decoder.norm.weight",
+    "head": "lm_head.weight",
+    "condition_norm": "model.decoder.self_conditioning.pre_norm.weight",
+    "condition_gate": "model.decoder.self_conditioning.gate_proj.weight",
+    "condition_up": "model.decoder.self_conditioning.up_proj.weight",
+    "condition_out": "model.decoder.self_conditioning.down_proj.weight",
+    "attn_norm": _GEMMA_LAYER + "input_layernorm.weight",
+    "q": _GEMMA_LAYER + "self_attn.q_proj.weight",
+    "k": _GEMMA_LAYER + "self_attn.k_proj.weight",
+    "v": _GEMMA_LAYER + "self_attn.v_proj.weight",
+    "query_norm": _GEMMA_LAYER + "self_attn.q_norm.weight",
+    "key_norm": _GEMMA_LAYER + "self_attn.k_norm.weight",
+    "attn_out": _GEMMA_LAYER + "self_attn.o_proj.weight",
+    "ff_norm": _GEMMA_LAYER + "pre_feedforward_layernorm.weight",
+    "gate": _GEMMA_LAYER + "mlp.gate_proj.weight",
+    "up": _GEMMA_LAYER + "mlp.up_proj.weight",
+    "ff_out": _GEMMA_LAYER + "mlp.down_proj.weight",
+    "router": _GEMMA_LAYER + "router.proj.weight",
+    "router_scale": _GEMMA_LAYER + "router.scale",
+    "expert_scale": _GEMMA_LAYER + "router.per_expert_scale",
+    "experts_gate_up": _GEMMA_LAYER + "experts.gate_up_proj",
+    "experts_out": _GEMMA_LAYER + "experts.down_proj",
+    "post_attention_norm": _GEMMA_LAYER + "post_attention_layernorm.weight",
+    "post_mlp_norm": _GEMMA_LAYER + "post_feedforward_layernorm_1.weight",
+    "experts_norm": _GEMMA_LAYER + "pre_feedforward_layernorm_2.weight",
+    "post_experts_norm": _GEMMA_LAYER + "post_feedforward_layernorm_2.weight",
+    "post_ff_norm": _GEMMA_LAYER + "post_feedforward_layernorm.weight",
+    "encoder_scalar": "model.encoder.language_model.layers.{layer}.layer_scalar",
+    "decoder_scalar": _GEMMA_LAYER + "layer_scalar",
+}
+
 NAMES: Mapping[str, Mapping[str, str]] = {
     "LLaDAModelLM": _LLADA,
     "DreamModel": _QWEN,
@@ -142,6 +201,16 @@ NAMES: Mapping[str, Mapping[str, str]] = {
     "StableDiffcoderForCausalLM": _QWEN,
     "LLaDA2MoeModelLM": _LLADA2,
     "WeDLMForCausalLM": _QWEN,
+    "DiffusionGemmaForBlockDiffusion": _GEMMA,
+}
+
+# Prefixes under which a checkpoint may store the same tensors again, or instead.
+TWINS: Mapping[str, tuple[str, str]] = {
+    "DiffusionGemmaForBlockDiffusion": ("model.encoder.language_model.", "model.decoder."),
+}
+# Parts of a checkpoint that are not loaded: images.
+LEFT_OUT: Mapping[str, tuple[str, ...]] = {
+    "DiffusionGemmaForBlockDiffusion": ("model.encoder.vision_tower.", "model.encoder.embed_vision."),
 }
 
 
@@ -158,7 +227,7 @@ class Source:
 
 def top_sources(config: ModelConfig) -> list[Source]:
     """Sources of the tensors that exist once."""
-    return list(_sources(config, TOP, {"head"} if config.tied_head else set()))
+    return list(_sources(config, {**TOP, **CONDITIONING}, {"head"} if config.tied_head else set()))
 
 
 def layer_sources(config: ModelConfig, layer: int) -> list[Source]:
@@ -169,7 +238,12 @@ def layer_sources(config: ModelConfig, layer: int) -> list[Source]:
         absent |= {"q_bias", "k_bias", "v_bias"}
     if not config.qk_norm:
         absent |= {"query_norm", "key_norm"}
-    found = list(_sources(config, ATTENTION, absent, layer=layer))
+    found = list(_sources(config, ATTENTION, absent | ({"v"} if config.heads_of(layer).shared else set()), layer=layer))
+    if config.heads_of(layer).shared:  # the rows of keys once more, for values
+        after = [source.weight for source in found].index("qkv") + 2
+        found.insert(after, found[after - 1])
+    if config.canvas is not None:
+        return [*found, *_sources(config, {**MLP, **ROUTER, **EXPERTS, **SANDWICH}, absent, layer=layer)]
     if experts is None or layer < experts.first_layer:
         return found + list(_sources(config, MLP, absent, layer=layer))
     if not experts.biased:
@@ -194,26 +268,48 @@ def tied_copy(config: ModelConfig) -> tuple[str, str] | None:
     return (names["head"], names["embedding"]) if config.tied_head else None
 
 
+def stored_as(config: ModelConfig, stored: Collection[str]) -> dict[str, str]:
+    """The names of tensors as they are `stored`, by what they stand for, where a checkpoint may have another name."""
+    twin, own = TWINS.get(config.architecture, ("", ""))
+    if not twin:
+        return {}
+    found, shapes = set(stored), tensor_shapes(config)
+    twins = {name: twin + name.removeprefix(own) for name in shapes if name.startswith(own) and name not in found}
+    return {name: other for name, other in twins.items() if other in found and other not in shapes}
+
+
+def left_out(config: ModelConfig, name: str, stored: Collection[str]) -> bool:
+    """True for a stored tensor that is not read: of a part that is not loaded, or one that another one equals."""
+    if name.startswith(LEFT_OUT.get(config.architecture, ())):
+        return True
+    twin, own = TWINS.get(config.architecture, ("", ""))
+    return bool(twin) and name.startswith(twin) and own + name.removeprefix(twin) in stored
+
+
 def _sources(
     config: ModelConfig, pieces: Mapping[str, Piece], absent: Collection[str], **where: int
 ) -> Iterator[Source]:
-    names, sizes = NAMES[config.architecture], _sizes(config)
+    names, sizes = NAMES[config.architecture], _sizes(config, where.get("layer", 0))
     for key, piece in pieces.items():
         if key in names and key not in absent:
             parts = tuple(sizes[part] for part in piece.rows)
             columns = () if piece.columns is None else (sizes[piece.columns],)
-            yield Source(names[key].format(**where), (sum(parts), *columns), piece.weight, parts, piece.split)
+            rows = parts if key in EXPERTS else (sum(parts),)
+            yield Source(names[key].format(**where), (*rows, *columns), piece.weight, parts, piece.split)
 
 
-def _sizes(config: ModelConfig) -> dict[str, int]:
+def _sizes(config: ModelConfig, layer: int) -> dict[str, int]:
+    heads = config.heads_of(layer)
     return {
+        "one": 1,
         "vocab": config.vocab_size,
         "dim": config.dim,
-        "queries": config.heads * config.head_dim,
-        "keys": config.kv_heads * config.head_dim,
-        "head": config.head_dim,
+        "queries": config.heads * heads.head_dim,
+        "keys": heads.kv_heads * heads.head_dim,
+        "head": heads.head_dim,
         "ff": config.ff_dim,
         "experts": config.experts.count if config.experts else 0,
         "expert_ff": config.experts.ff_dim if config.experts else 0,
+        "expert_gate_up": 2 * config.experts.ff_dim if config.experts else 0,
         "shared_ff": config.experts.shared_ff_dim if config.experts else 0,
     }

@@ -26,6 +26,7 @@ from ..exec.memory import (
 )
 from ..exec.runner import Runner
 from ..exec.shapes import checked_sizes, default_sizes
+from ..gemma import Gemma
 from ..kv_cache import KvPages
 from ..network import Transformer, allocate
 from ..numerics import Numerics
@@ -302,13 +303,15 @@ def load_runner(
     except (RuntimeError, MemoryError):
         needed = gib(weights_bytes(whole, numerics, rank))
         raise ModelError(f"no memory for the weights, which need {needed}") from None
-    network = Transformer(config, numerics, weights, group)
+    kind = Transformer if config.canvas is None else Gemma
+    network = kind(config, numerics, weights, group)
     if meeting is not None:
         meeting.passed("loaded", None)
 
     def runner(pages: int) -> Runner:
         cache = KvPages(config, pages, memory.page_size, memory.slots, numerics.dtype, device)
-        return Runner(network, cache, memory.slots, [config.mask_id], sorted(end_ids))
+        banned = [config.mask_id] if config.canvas is None else []  # a canvas of random tokens has no masks
+        return Runner(network, cache, memory.slots, banned, sorted(end_ids))
 
     def workspace() -> int:
         """Memory that a runner takes besides its pages: of the largest step, with graphs and without, and the graphs
@@ -368,7 +371,8 @@ def _extras(numerics: Numerics, config: ModelConfig) -> str:
 
 def _check_for_gpu(config: ModelConfig, memory: Memory, numerics: Numerics) -> None:
     """Raises `ModelError` for sizes that the kernels cannot read, or a GPU with too little shared memory for them."""
-    for name, size in (("--page-size", memory.page_size), ("the model's head dim", config.head_dim)):
+    dims = sorted({config.heads_of(layer).head_dim for layer in range(config.layers)})
+    for name, size in (("--page-size", memory.page_size), *(("the model's head dim", dim) for dim in dims)):
         if size < 16 or size & (size - 1):
             raise ModelError(f"on a GPU {name} must be a power of two from 16, not {size}")
     if not numerics.fixed:

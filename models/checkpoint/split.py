@@ -22,6 +22,8 @@ class Rank:
         """The shape of this device's part: its heads, and its share of the inner size of each MLP. Raises `ModelError`
         for a size that the devices do not divide."""
         experts = whole.experts
+        if whole.canvas is not None and self.size > 1:
+            raise ModelError(f"--tensor-parallel-size {self.size} is not for {whole.architecture}: use 1")
         sizes = {"heads": whole.heads, "key heads": whole.kv_heads, "MLP size": whole.ff_dim}
         if experts is not None:
             sizes |= {"MLP size of an expert": experts.ff_dim, "size of the shared MLP": experts.shared_ff_dim}

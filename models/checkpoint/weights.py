@@ -16,7 +16,7 @@ from torch import Tensor
 from ...kernels.common.types import Fp8Matrix, GroupedMatrix, Matrix
 from ...kernels.linear import dequantize, pack_int4, quantize_groups, quantize_rows, unpack_int4
 from .config import ModelConfig, ModelError
-from .families import tensor_shapes, tied_copy
+from .families import left_out, stored_as, tensor_shapes, tied_copy
 from .layouts import GptqLayout, Int4Layout, Layout
 from .lora import Adapter
 from .quantization import is_cache_scale
@@ -41,10 +41,15 @@ class TensorPlace:
     start: int
     end: int
     part: Callable[[Tensor], Tensor] | None = None
+    also: TensorPlace | None = None  # of the same tensor
 
     def put(self, found: Matrix) -> None:
         """Copy a matrix to its place: numbers and scales as they are if the weight is in the same form, else in the
         weight's type."""
+        if self.also is not None:
+            self.also.put(found)
+        if isinstance(found, Tensor) and found.dim() == 3:  # one of several matrices lies there row by row
+            found = found.flatten(0, 1)
         weight, rows = self.weight, slice(self.start, self.end)
         if isinstance(weight, Tensor):
             weight[rows].copy_(self._own(dequantize(found)) if not isinstance(found, Tensor) else self._own(found))
@@ -136,13 +141,14 @@ def check_weights(directory: Path, config: ModelConfig) -> StoredWeights:
     files = _files(directory)
     headers = _headers(files)
     tensors, quantized = dict[str, dict[str, str]](), set[str]()
+    meant = {twin: name for name, twin in stored_as(config, headers).items()}
     for name, header in headers.items():
-        weight, role = _place(name, expected, layout)
+        weight, role = _place(meant.get(name, name), expected, layout)
         if role in tensors.get(weight, ()):
             raise ModelError(f"{header.path}: {weight} is there twice")
         if weight:
             tensors.setdefault(weight, {})[role] = name
-        elif not _is_ignored(name, header, expected, layout):
+        elif not left_out(config, name, headers) and not _is_ignored(name, header, expected, layout):
             raise ModelError(f"{header.path} has an unexpected tensor {name}")
     for weight, names in tensors.items():
         of_weight = {role: headers[name] for role, name in names.items()}

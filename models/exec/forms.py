@@ -89,9 +89,15 @@ def _numbers(row: Row) -> tuple[int, ...]:
 
 def _key(row: Row) -> Hashable:
     """Rows with the same key have the same form. None: the row has what changes from step to step."""
-    _, start, end, _, spans, sampling, _, biases, ranks, restriction, tokens, copy, scored, causal, order = row
+    _, start, end, _, spans, sampling, _, biases, ranks, restriction, tokens, copy, scored, causal, order, denoising = (
+        row
+    )
     size = end - start
-    if size > LONGEST or causal or any(one is not None for one in (restriction, tokens, copy, scored, order)):
+    if (
+        size > LONGEST
+        or causal
+        or any(one is not None for one in (restriction, tokens, copy, scored, order, denoising))
+    ):
         return None
     parts = tuple([(first - start, last - start, id(rule), *flags) for first, last, rule, *flags in spans])
     if not biases:

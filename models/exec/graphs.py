@@ -139,7 +139,9 @@ class StepGraphs:
             self._turns = [Turn.of(len(self._device_in), MOST_LINES * shapes.most) for _ in range(IN_FLIGHT)]
         config, dtype = shapes.config, shapes.numerics.dtype
         self._kept = Unfinished(  # what a body leaves for a tail
-            torch.zeros((shapes.most, config.heads, config.head_dim), dtype=dtype, device=DEVICE),
+            torch.zeros(
+                (shapes.most, config.heads, config.heads_of(config.layers - 1).head_dim), dtype=dtype, device=DEVICE
+            ),
             torch.zeros((shapes.most, config.dim), dtype=dtype, device=DEVICE),
         )
 

@@ -23,7 +23,15 @@ from ...scheduler.contract import MOST_RANKS, WIDE_RANKS, Bias, Columns, Ints, R
 
 NOWHERE = -1  # position of a padding token
 # Sections of the buffer whose padding is NOWHERE.
-NOWHERE_SECTIONS = "positions", "stored", "restricted_places", "host_tokens", "scored", "causal_offsets"
+NOWHERE_SECTIONS = (
+    "positions",
+    "stored",
+    "restricted_places",
+    "host_tokens",
+    "scored",
+    "causal_offsets",
+    "canvas_starts",
+)
 UNCHANGED = -1  # host token of a position whose canvas keeps its token
 DRAW_WORDS = 7  # numbers that say how a position is drawn
 BIASES_OF_ROW = 2  # the start of an answer may have one of its own
@@ -39,7 +47,7 @@ class OptionalInputs(NamedTuple):
     `sampled` rows, and `narrowed` ones among them (top-p, top-k); entries of `biases`; log-probabilities with so many
     `ranks`, if not None; `restricted` rows, with `mask_words` in each one's mask of the vocabulary; spans that are
     `measured`, by more than plain probability; `host_tokens`; rows that are `copied`; rows with `scored` tokens; rows
-    that are `causal`; rows that are `reordered`.
+    that are `causal`; rows that are `reordered`; rows that are `denoised`.
     """
 
     sampled: bool = False
@@ -54,14 +62,15 @@ class OptionalInputs(NamedTuple):
     scored: bool = False
     causal: bool = False
     reordered: bool = False
+    denoised: bool = False
 
     @classmethod
     def of(cls, plan: StepPlan) -> OptionalInputs:
-        sampled = narrowed = host_tokens = copied = scored = causal = reordered = False
+        sampled = narrowed = host_tokens = copied = scored = causal = reordered = denoised = False
         biases = restricted = mask_words = 0
         ranks: int | None = None
         for row in plan.rows:
-            spans, sampling, _, own, reported, restriction, tokens, copy, given, in_order, order = row[4:]
+            spans, sampling, _, own, reported, restriction, tokens, copy, given, in_order, order, canvas = row[4:]
             if sampling.temperature > 0 and spans:
                 sampled, narrowed = True, narrowed or sampling.top_p < 1 or sampling.top_k > 0
             if own:
@@ -81,8 +90,10 @@ class OptionalInputs(NamedTuple):
                 causal = True
             if order is not None:
                 reordered = True
+            if canvas is not None:
+                denoised = True
         found = sampled, narrowed, biases, ranks, restricted, mask_words, measured(plan), host_tokens, copied, scored
-        return make(cls, (*found, causal, reordered))
+        return make(cls, (*found, causal, reordered, denoised))
 
     def rounded(self) -> OptionalInputs:
         """With room to spare, so that few shapes fit many plans."""
@@ -168,12 +179,16 @@ class Shape:
             sizes["host_tokens"] = self.tokens
         if self.inputs.copied:
             sizes["rope_positions"] = self.tokens
+        if self.inputs.denoised:
+            sizes["canvas_kinds"] = self.tokens
         sizes["tiles"] = 2 * self.tiling.capacity(self.tokens, self.rows)
         sizes["row_starts"] = self.rows + 1
         if self.inputs.copied:
             sizes["mask_offsets"] = self.rows
         if self.inputs.causal:
             sizes["causal_offsets"] = self.rows
+        if self.inputs.denoised:
+            sizes["canvas_starts"] = self.rows
         return sizes | {"row_slots": self.rows, "visible": self.rows}
 
     def tail_sections(self) -> dict[str, int]:
@@ -197,6 +212,8 @@ class Shape:
             sizes |= {"restricted_words": inputs.restricted * inputs.mask_words}
         if inputs.scored:
             sizes["scored"] = self.projected
+        if inputs.denoised:
+            sizes["canvas_temperatures"] = self.projected
         sizes["projected_tiles"] = 2 * self.projected_tiling.capacity(self.projected, self.rows)
         return sizes
 
@@ -235,6 +252,14 @@ class Measures(NamedTuple):
     draws: Draws
 
 
+class Denoised(NamedTuple):
+    """The rows of a batch that are canvases of random tokens."""
+
+    kinds: Tensor  # [T] int32: 0 for tokens of text, 1 for those of a canvas, 2 if the last step conditions it
+    canvas_starts: Tensor  # [R] int32: the position of a canvas, below 0 for a row of text
+    temperatures: Tensor  # [N] float32: 0 for projected positions of text
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A plan on the device. T tokens in R rows laid end to end; N projected positions in S spans likewise."""
@@ -263,6 +288,7 @@ class Batch:
     rope_positions: Tensor | None  # [T] int64: the positions that tokens are rotated as; None: their own
     mask_offsets: Tensor | None  # [R] int32: how far before a query the key lies that it does not see, 0: none
     causal_offsets: Tensor | None  # [R] int32: from a query to the key before which it sees keys, below 0: all of them
+    denoised: Denoised | None  # None: no row is a canvas of random tokens
     attention: AttentionPlan | None  # of all tokens; None without a shape
     projected_attention: AttentionPlan | None  # of the projected positions
 
@@ -335,8 +361,27 @@ def pack_rows(words: np.ndarray, plan: StepPlan, shape: Shape, shift: int = 0) -
 def _pack_row(words: np.ndarray, row: Row, shape: Shape, shift: int) -> bool:
     """Fill `words` [shape.words] int32 with one row, as mostly for a single stream: a device waits, and a hundred calls
     of numpy would take 0.4 ms after a rest. Return whether it was done: not if the row has what few rows have."""
-    slot, start, end, visible, spans, sampling, step, biases, _, restriction, tokens, copy, scored, causal, order = row
+    (
+        slot,
+        start,
+        end,
+        visible,
+        spans,
+        sampling,
+        step,
+        biases,
+        _,
+        restriction,
+        tokens,
+        copy,
+        scored,
+        causal,
+        order,
+        denoising,
+    ) = row
     inputs, at = shape.inputs, shape.places
+    if inputs.denoised or denoising is not None:
+        return False
     size, count = end - start, sum([span.end - span.start for span in spans])
     if inputs.host_tokens or inputs.restricted or inputs.copied or inputs.scored or inputs.causal or causal:
         return False
@@ -475,6 +520,9 @@ def _batch(buffer: Tensor, sizes: Mapping[str, int], inputs: OptionalInputs, sha
         rope_positions=views["rope_positions"].long() if inputs.copied else None,
         mask_offsets=views["mask_offsets"] if inputs.copied else None,
         causal_offsets=views["causal_offsets"] if inputs.causal else None,
+        denoised=Denoised(views["canvas_kinds"], views["canvas_starts"], floats("canvas_temperatures"))
+        if inputs.denoised
+        else None,
         attention=plan_of(shape.tiling, "tiles") if shape else None,
         projected_attention=plan_of(shape.projected_tiling, "projected_tiles") if shape else None,
     )
@@ -553,6 +601,8 @@ def _words(plan: StepPlan, inputs: OptionalInputs, shift: int) -> Words:
         parts |= _bias_words(columns, span_starts)
     if inputs.restricted:
         parts |= _restriction_words(columns, span_starts)
+    if inputs.denoised:
+        parts |= _denoised_words(columns, row_sizes, np.diff(projected_starts))
     if inputs.scored:
         parts["scored"] = np.full(span_starts[-1], NOWHERE, np.int32)
         for row, tokens in enumerate(columns.scored):
@@ -577,6 +627,17 @@ def _reordered(columns: Columns, parts: Words) -> Words:
     projected = places[parts["projected"]]
     found = {"positions": positions, "stored": stored, "projected": projected, "projected_stored": stored[projected]}
     return found | ({"host_tokens": parts["host_tokens"][ranks]} if "host_tokens" in parts else {})
+
+
+def _denoised_words(columns: Columns, row_sizes: np.ndarray, projected: np.ndarray) -> Words:
+    """Sections of rows with so many positions, and so many of them `projected`."""
+    kinds = [0 if one is None else 1 if one.first else 2 for one in columns.denoising]
+    temperatures = [0.0 if one is None else one.temperature for one in columns.denoising]
+    return {
+        "canvas_kinds": np.repeat(np.array(kinds, np.int32), row_sizes),
+        "canvas_starts": np.where(np.array(kinds) > 0, columns.starts, NOWHERE),
+        "canvas_temperatures": np.repeat(_float_words(temperatures), projected),
+    }
 
 
 def _rule_words(columns: Columns, numbers: np.ndarray) -> Words:

@@ -33,6 +33,7 @@ from ...scheduler.contract import (
     StepPlan,
     StepResult,
 )
+from ..gemma import Gemma
 from ..kv_cache import KvPages
 from ..network import Transformer, Unfinished
 from .followers import Followers
@@ -68,8 +69,10 @@ class Runner:
         self._pages = pages
         self._device = pages.table.device
         self._canvases = torch.full((slots, config.max_model_len), config.mask_id, device=self._device)
-        self._banned = torch.tensor(banned, device=self._device)
+        self._banned = torch.tensor(banned, dtype=torch.int64, device=self._device)
         self._end_ids = torch.tensor(end_ids, device=self._device)
+        if isinstance(network, Gemma):
+            network.reserve(slots)
         self._graphs = self._graphs_of(()) if self._device.type == "cuda" else None
 
     @property
@@ -231,7 +234,7 @@ class Runner:
         return staged.pin_memory() if self.on_gpu else staged
 
     def _logits(self, batch: Batch) -> Tensor:
-        return self._network.logits(self._network.hidden(self._canvases, batch, self._pages))
+        return self._network.logits(self._network.conclude(self.begin(batch), batch, self._pages))
 
     def begin(self, batch: Batch) -> Unfinished:
         """The first part of a step."""
@@ -255,13 +258,19 @@ class Runner:
             adjust(logits, *batch.biases)
         if batch.restrictions is not None:
             restrict(logits, *batch.restrictions)
+        likeliest = None
+        if batch.denoised is not None and isinstance(self._network, Gemma):
+            likeliest = self._network.condition(logits, batch)
         fixed = self._network.numerics.fixed
         found = predict(logits, self._banned, self._end_ids, batch.endless, batch.draws, batch.narrowed, fixed)
         by_rule = found.commit_probability
         if batch.measures is not None:
             by_rule = measure(logits, found, *batch.measures)
         mask_id, slots = self._network.config.mask_id, batch.target_slots
-        tokens = commit(self._canvases, slots, batch.targets, found.tokens, by_rule, mask_id, batch.rules)
+        if likeliest is None:
+            tokens = commit(self._canvases, slots, batch.targets, found.tokens, by_rule, mask_id, batch.rules)
+        else:  # the host decides what a canvas of random tokens holds
+            tokens = likeliest
         lines = [tokens.int(), found.proposals.int(), *found.confidence.view(torch.int32).view(-1, 2).unbind(1)]
         if batch.measures is not None:
             lines.append(by_rule.float().view(torch.int32))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...kernels.attention.tiles import attention_config, fixed_config, tile_queries
+from ...kernels.attention.tiles import AttentionConfig, attention_config, fixed_config, tile_queries
 from ...scheduler.contract import MOST_RANKS, StepPlan
 from ..checkpoint.config import ModelConfig
 from ..numerics import Numerics
@@ -26,6 +26,7 @@ RARE = 1024  # positions up to which steps with rarer inputs have graphs, too
 ROOM = 2048  # entries of biases
 GUIDED = (8, 64)  # restricted rows
 COMMON = 2  # variants of large tails, too
+CANVAS_TILES = AttentionConfig(block_m=16, block_n=32, warps=4, stages=2)
 
 
 PaddingKey = tuple[int, int, int, OptionalInputs]  # positions, projected positions, rows, inputs
@@ -79,13 +80,17 @@ def checked_sizes(sizes: Sequence[int], most: int) -> tuple[int, ...]:
     return found
 
 
-def variants(mask_words: int) -> tuple[OptionalInputs, ...]:
-    """Inputs of the tails in the set, the cheapest first. `mask_words`: of a mask of the vocabulary.
+def variants(mask_words: int, denoised: bool = False) -> tuple[OptionalInputs, ...]:
+    """Inputs of the tails in the set, the cheapest first. `mask_words`: of a mask of the vocabulary. A network that is
+    `denoised` has no other tails than those of its canvases.
 
     Room that a step does not need costs little, and changes no answer. The first `COMMON` serve most steps.
     """
     drawn = OptionalInputs(sampled=True, narrowed=True)
     measured = drawn._replace(measured=True, biases=ROOM)
+    if denoised:
+        every = drawn._replace(measured=True, denoised=True)
+        return every, every._replace(biases=ROOM)
     guided = (measured._replace(restricted=rows, mask_words=mask_words) for rows in GUIDED)
     return (NO_INPUTS, drawn, measured, measured._replace(ranks=MOST_RANKS), *guided)
 
@@ -104,6 +109,7 @@ def covers(room: OptionalInputs, needed: OptionalInputs) -> bool:
         and room.causal >= needed.causal
         and room.scored >= needed.scored
         and room.reordered >= needed.reordered
+        and room.denoised >= needed.denoised
     )
 
 
@@ -115,8 +121,9 @@ class ShapeSet:
         self.numerics = numerics
         self._sizes = tuple(sizes)
         self._rows = min(max(slots, ROWS), self.most) if sizes else slots
+        self._denoised = config.canvas is not None
         # A network that reads known tokens first has the inputs for it in all steps, so that one set serves them.
-        found = variants(-(-config.vocab_size // 32))
+        found = variants(-(-config.vocab_size // 32), self._denoised)
         self._variants = tuple([each._replace(reordered=config.known_first) for each in found])
         self._paddings: dict[PaddingKey, Padding] = {}
 
@@ -128,7 +135,7 @@ class ShapeSet:
     def bodies(self) -> list[Shape]:
         """The largest first, so that memory taken for it serves the others."""
         plain = [self.body(size) for size in self._sizes]
-        written = [self.body(size, host_tokens=True) for size in self._sizes if size <= RARE]
+        written = [self.body(size, host_tokens=True) for size in self._sizes if size <= self._written]
         return sorted(plain + written, key=lambda shape: -shape.tokens)
 
     def tails(self) -> list[Shape]:
@@ -140,8 +147,13 @@ class ShapeSet:
             if size <= RARE or number < COMMON
         ]
 
+    @property
+    def _written(self) -> int:
+        """Positions up to which bodies with host tokens are in the set. Canvases of random tokens always have them."""
+        return self.most if self._denoised else RARE
+
     def body(self, tokens: int, host_tokens: bool = False) -> Shape:
-        inputs = OptionalInputs(host_tokens=host_tokens, reordered=self.config.known_first)
+        inputs = OptionalInputs(host_tokens=host_tokens, reordered=self.config.known_first, denoised=self._denoised)
         return Shape(tokens, self._rows, 0, 0, self._tiling(tokens), self._tiling(0), inputs)
 
     def tail(self, count: int, inputs: OptionalInputs) -> Shape:
@@ -150,7 +162,7 @@ class ShapeSet:
     def fit(self, plan: StepPlan) -> Fit:
         """The smallest shape that holds a plan."""
         needed, rows = OptionalInputs.of(plan), self._rows
-        padded = needed.rounded()._replace(reordered=self.config.known_first)
+        padded = needed.rounded()._replace(reordered=self.config.known_first, denoised=self._denoised)
         while rows < len(plan.rows):
             rows *= 2
         key = self._size(plan.tokens), self._size(projected(plan)), rows, padded
@@ -168,7 +180,7 @@ class ShapeSet:
         room = next((inputs for inputs in few if covers(inputs, needed)), None)
         inputs = needed if room is None else room._replace(host_tokens=needed.host_tokens)
         body = tail = None
-        if in_set and (tokens <= RARE or not needed.host_tokens):
+        if in_set and (tokens <= self._written or not needed.host_tokens):
             body = self.body(tokens, needed.host_tokens)
         if in_set and count and room is not None:
             tail = self.tail(count, room)
@@ -194,6 +206,8 @@ class ShapeSet:
     def _tiling(self, tokens: int) -> Tiling:
         config = self.config
         of_heads = config.heads, config.kv_heads, config.head_dim, self.numerics.dtype.itemsize
+        if self._denoised:  # its layers differ: tiles have so many queries that those with the most heads can take them
+            return Tiling(CANVAS_TILES, tile_queries(CANVAS_TILES, config.heads, config.kv_heads))
         if self.numerics.fixed:
             chosen = fixed_config(*of_heads)
         else:

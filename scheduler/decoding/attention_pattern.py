@@ -12,11 +12,17 @@ class AttentionPattern:
     `(p // n + 1) * n`, so keys and values of whole final blocks stay exact.
 
     A causal network (n = 1) that is `known_first` reads the known tokens of a row before its masks, each at its own
-    position: a mask sees all known tokens and the masks before it, a known token those before it alone."""
+    position: a mask sees all known tokens and the masks before it, a known token those before it alone.
+
+    With `canvas_length` n a canvas begins with random tokens instead of masks: whole canvases of n positions, which see
+    each other and all before, are computed until they are done, and then once more as text, by a causal network.
+    `sampler` are decoding parameters that the checkpoint names."""
 
     logit_shift: int = 0
     block_size: int = 0
     known_first: bool = False
+    canvas_length: int = 0
+    sampler: tuple[tuple[str, object], ...] = ()
 
     @property
     def bounded(self) -> bool:

@@ -121,6 +121,18 @@ ROUTED: Mapping[str, tuple[str, ...]] = {
 }
 
 DECODER_REFUSALS: Refusals[DecoderFacts] = {
+    "decoder {f.name!r} denoises random tokens: this model's canvases begin with masks": (
+        "decoder",
+        lambda f: f.spec.denoises and not f.pattern.canvas_length,
+    ),
+    "decoder {f.name!r} fills masks: this model's canvases begin with random tokens, use 'renoise'": (
+        "decoder",
+        lambda f: f.pattern.canvas_length and not f.spec.denoises,
+    ),
+    "t_min {f.params[t_min]} must not exceed t_max {f.params[t_max]}": (
+        "t_min",
+        lambda f: f.spec.denoises and f.number("t_min") > f.number("t_max"),
+    ),
     "decoder {f.name!r} is for block-causal models: this one sees the whole canvas": (
         "decoder",
         lambda f: f.spec.for_blocks and not f.pattern.bounded,
@@ -201,7 +213,10 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
     (
         "this decoder fills the whole canvas in any order, and no position of this model sees past its block: use"
         " 'fast-dllm'"
-    ): ("decoder", _in_blocks(lambda f: "block_length" not in f.params and not f.spec.for_blocks)),
+    ): (
+        "decoder",
+        _in_blocks(lambda f: "block_length" not in f.params and not (f.spec.for_blocks or f.spec.denoises)),
+    ),
     (
         "decoder 'adablock' chooses how long a block is, and this model's have {f.pattern.block_size} positions: use"
         " 'fast-dllm'"
@@ -368,6 +383,8 @@ class RequestFacts(VocabularyFacts):
     grammar: str
     logprobs: bool
     measured: bool  # the server knows the time of its steps
+    watched: bool  # its lanes are reported
+    penalty: str  # the parameter that sets a penalty on tokens of the answer; empty if none does
     required: tuple[int, int, int]
     available: tuple[int, int, int]
 
@@ -377,7 +394,24 @@ class RequestFacts(VocabularyFacts):
         return "template" if self.infill == "template" else "prompt"
 
 
+def _on_canvases(fact: str) -> Callable[[RequestFacts], object]:
+    return lambda f: f.pattern.canvas_length and getattr(f, fact)
+
+
 REQUEST_REFUSALS: Refusals[RequestFacts] = {
+    **{
+        "{f." + fact + "} is not for this model: " + why: (param, _on_canvases(fact))
+        for fact, param, why in (
+            ("infill", "{f.infill}", "the text before a canvas is all that it sees"),
+            ("grammar", "{f.grammar}", "the tokens of a canvas change until it is done"),
+            ("penalty", "{f.penalty}", "the tokens of a canvas change until it is done"),
+        )
+    },
+    "logprobs and best_of are not for this model: the tokens of a canvas change until it is done": (
+        "logprobs",
+        _on_canvases("logprobs"),
+    ),
+    "include_lanes is not for this model: a canvas is denoised as a whole": ("stream_options", _on_canvases("watched")),
     "{f.first} must begin with a token: this model predicts each token at the one before it": (
         "{f.first}",
         lambda f: f.prompt < f.pattern.logit_shift,
@@ -484,6 +518,8 @@ def fitted(defaults: Mapping[str, object], pattern: AttentionPattern) -> Mapping
     fit = dict(defaults)
     if pattern.logit_shift and "delimiter_threshold" in defaults:
         fit |= SHIFTED_DELIMITERS
+    if pattern.canvas_length:
+        return fit | {name: value for name, value in pattern.sampler if name in defaults}
     if not pattern.block_size:
         return fit
     if defaults.get("lookahead", CANVAS) == CANVAS:

@@ -60,6 +60,11 @@ PARAMS: Mapping[str, Values] = {
     "reuse": Choice((True, False)),
     "settle": Choice((True, False)),
     "early_stop": Choice((True, False, BLOCK)),
+    "max_denoising_steps": Range(1, 10_000, whole=True),
+    "t_min": Range(0.001, 100.0),
+    "t_max": Range(0.001, 100.0),
+    "stability_threshold": Range(0, 10_000, whole=True),
+    "confidence_threshold": Range(0.0, 100.0),
 }
 
 

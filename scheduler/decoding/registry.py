@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from .cache import CachePolicy
 from .commit import HOST_RULES
 from .commit.base import EVERYTHING, CommitRule, HostCommitRule
+from .denoising import Denoiser
 from .lane_tree import Layout
 from .lanes.adablock import AdaBlock
 from .lanes.asynclane import AsyncLane
@@ -29,7 +30,8 @@ class DecoderSpec:
     """A row of the table. Its parameters are the keys of `defaults` and those of its rule: `steps`, `threshold`,
     `factor` or `entropy_bound`, which the device applies, or with a `rule` those of a row of `HOST_RULES`, where the
     defaults here come first. `fixed` parameters of the lane policy are no parameters of the decoder. A decoder
-    `for_blocks` is for block-causal networks only, one `for_known_first` for those that read known tokens first. A
+    `for_blocks` is for block-causal networks only, one `for_known_first` for those that read known tokens first,
+    one that `denoises` for those of random canvases. A
     confidence must exceed the threshold of a `strict` one. `origin` is the package that brings the decoder, if it is a
     plug-in."""
 
@@ -40,6 +42,7 @@ class DecoderSpec:
     for_blocks: bool = False
     for_known_first: bool = False
     strict: bool = False
+    denoises: bool = False
     fixed: Mapping[str, object] = field(default_factory=dict)
     origin: str = ""
 
@@ -69,6 +72,7 @@ class Decoder:
     branch_row: int = 0  # the longest such row without what it starts before its lane; at most the request's
     branch_param: str = ""  # the parameter that sets their number
     scored: bool = True  # the probability of each token in the step that committed it is known
+    denoiser: Denoiser | None = None  # of canvases that begin with random tokens; None: they begin with masks
 
 
 WHOLE: Mapping[str, object] = {"block_length": EVERYTHING}  # the canvas as one block
@@ -188,6 +192,20 @@ DECODERS: Mapping[str, DecoderSpec] = {
         Blockwise,
         {"entropy_bound": 0.1, "bound_on": "others", "block_length": 32, "cache": "dual", "early_stop": True},
         "arXiv 2505.24857; transformers EntropyBoundSampler, JetEngine scheduler.py",
+    ),
+    "renoise": DecoderSpec(
+        Blockwise,
+        {
+            "max_denoising_steps": 48,
+            "entropy_bound": 0.1,
+            "t_min": 0.4,
+            "t_max": 0.8,
+            "stability_threshold": 1,
+            "confidence_threshold": 0.005,
+        },
+        "transformers 5.24, DiffusionGemma's EntropyBoundSampler; the bound is arXiv 2505.24857's",
+        denoises=True,
+        fixed=WHOLE,
     ),
     "eoser": _serial("eoser", cache="none"),
     "ete": _serial("ete", cache="none"),

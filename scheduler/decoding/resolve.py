@@ -18,6 +18,7 @@ from .commit.device import CommitAtFork, EntropyBound, Factor, Quota, Threshold,
 from .commit.host.applied import Applied
 from .commit.shared.schedule import Schedule
 from .compatibility import EXACT_CACHES, DecoderFacts, fitted, refuse
+from .denoising import Denoiser
 from .lane_tree import Layout
 from .params import AUTO, BLOCK, CANVAS, OFF, ParamError, Params, check
 from .plugins import ALL_DECODERS, ALL_PARAMS, ALL_RULES
@@ -70,10 +71,11 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: At
     lookahead = None if params.get("lookahead", CANVAS) == CANVAS else params.integer("lookahead")
     if pattern.block_size and "lookahead" not in params:
         lookahead = 0  # no position sees it
-    cached = str(params.get("cache", "none"))
+    cached = "prefix" if spec.denoises else str(params.get("cache", "none"))
     cache = EXACT_CACHES[cached] if pattern.block_size else CACHES[cached]
     policy = spec.policy.of(Params({**params, **spec.fixed}))
-    device_rule: CommitRule = HostDecides() if rule is not None else _device_rule(params, length, spec.strict)
+    on_device = rule is None and not spec.denoises
+    device_rule: CommitRule = _device_rule(params, length, spec.strict) if on_device else HostDecides()
 
     def host_rule() -> HostCommitRule:
         return Applied(device_rule) if rule is None else _made(rule, facts.rule_param, params, length)
@@ -103,6 +105,18 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: At
         branch_row=_branch_row(params, isolated, lookahead, policy.slides) if branch_param else 0,
         branch_param=branch_param,
         scored=rule is None or rule.scored,
+        denoiser=_denoiser(params) if spec.denoises else None,
+    )
+
+
+def _denoiser(params: Params) -> Denoiser:
+    return Denoiser(
+        steps=params.integer("max_denoising_steps"),
+        entropy_bound=params.number("entropy_bound"),
+        t_min=params.number("t_min"),
+        t_max=params.number("t_max"),
+        stability=params.integer("stability_threshold"),
+        confidence=params.number("confidence_threshold"),
     )
 
 
@@ -145,6 +159,8 @@ def _rule_named(name: str, overrides: Mapping[str, object]) -> type[HostCommitRu
 
 def _defaults(spec: DecoderSpec, rule: type[HostCommitRule] | None, pattern: AttentionPattern) -> dict[str, object]:
     own = dict(fitted(spec.defaults, pattern))
+    if spec.denoises:
+        return own
     if rule is None:
         return {**dict.fromkeys(RULES), **own}
     return {**rule.DEFAULTS, **{name: value for name, value in own.items() if name not in RULES}}

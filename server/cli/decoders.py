@@ -30,6 +30,7 @@ WIDTH = 100
 CANVAS_LENGTH = 1 << 9  # positions of a canvas that all defaults fit
 BLOCKS = AttentionPattern(block_size=16)
 KNOWN_FIRST = AttentionPattern(block_size=1, known_first=True)
+CANVASES = AttentionPattern(block_size=1, canvas_length=256)
 INTRODUCTION = """# Decoders
 
 A decoder combines a lane policy, a commit rule and a cache policy, with default parameters. A request names a decoder
@@ -75,10 +76,17 @@ def section(name: str, without: Container[object] = ()) -> str:
     spec, pattern = ALL_DECODERS[name], pattern_for(name)
     decoder = resolve(name, {}, CANVAS_LENGTH, pattern)
     rule = decoder.rule if decoder.host_rule is None else decoder.host_rule()
-    parts = {"Lanes": decoder.policy, "Rule": rule, "Cache": decoder.cache()}
+    parts: dict[str, object] = {"Lanes": decoder.policy, "Rule": rule, "Cache": decoder.cache()}
+    if decoder.denoiser is not None:
+        parts = {"Canvas": decoder.denoiser}
     lines = [f"## {name}", f"Source: {_source(spec)}.", ""]
     if pattern.known_first:
         lines.append("Only for models that read known tokens first, where the cache `prefix` is exact.\n")
+    elif pattern.canvas_length:
+        lines.append(
+            "Only for models whose canvases begin with random tokens, which take no other decoder. A checkpoint's"
+            " generation_config.json changes the defaults.\n"
+        )
     elif pattern.block_size:
         which = f"Only for block-causal models. The table is for blocks of {pattern.block_size}, where"
         lines.append(f"{which} the cache `prefix` is exact: `Compact` without its refreshes.\n")
@@ -89,6 +97,8 @@ def section(name: str, without: Container[object] = ()) -> str:
 def pattern_for(name: str) -> AttentionPattern:
     """The attention pattern of a network that takes the decoder."""
     spec = ALL_DECODERS[name]
+    if spec.denoises:
+        return CANVASES
     return BLOCKS if spec.for_blocks else KNOWN_FIRST if spec.for_known_first else PLAIN
 
 

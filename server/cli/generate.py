@@ -15,7 +15,7 @@ from typing import Any
 from ...scheduler import resolve
 from ..engine.messages import AnswerOptions, Delta, Usage
 from ..engine.offline import Offline, OfflineAnswer
-from ..engine.wiring import open_checkpoint
+from ..engine.wiring import default_line, open_checkpoint
 from ..errors import ApiError
 from ..settings import Settings, color_allowed, cursor_moves
 from ..text import counted
@@ -62,8 +62,8 @@ def _trace(settings: Settings, arguments: argparse.Namespace, environ: Mapping[s
     if path is not None:
         trace = {
             "model": settings.model_name,
-            "decoder": settings.decoder_line.name,
-            "params": settings.decoder_line.requested(None, params)[1],
+            "decoder": offline.parts.line.name,
+            "params": offline.parts.line.requested(None, params)[1],
             "temperature": arguments.temperature,
             "seed": arguments.seed,
             "prompt": arguments.prompt,
@@ -101,7 +101,8 @@ def _checked_params(settings: Settings, arguments: argparse.Namespace) -> dict[s
         raise ValueError("the prompt is empty: give a text to answer")
     if arguments.max_tokens is not None:
         config = open_checkpoint(settings.model, settings.download, block_size=settings.block_size).config
-        resolve(*settings.decoder_line.requested(None, params), arguments.max_tokens, config.pattern)
+        line = default_line(settings, config.pattern)
+        resolve(*line.requested(None, params), arguments.max_tokens, config.pattern)
     return params
 
 

@@ -16,6 +16,7 @@ from ...scheduler import (
     ParamError,
     Vocabulary,
     VocabularyFacts,
+    defaults_of,
     refuse,
     resolve,
 )
@@ -63,6 +64,8 @@ def _report(
 ) -> Report:
     """The output of `--json`. `quantization` is None for plain weights. `tools` is the format of calls; if it is None,
     `no_tools` has the reason. `experts` is None without a mixture. `block` is 0 where attention is not within blocks,
+    a canvas where it begins with random tokens; then `sampler` are its decoder's parameters, `full_layers` those
+    without a window;
     and `block_source` says where it is from. `preset` is the one for its name. `decoders` has the reason why the model
     does not allow a decoder, None for an allowed one."""
     checkpoint = open_checkpoint(model, block_size=block_size)
@@ -89,10 +92,12 @@ def _report(
         "weights_bytes": weights.weights_bytes,
         "cache_bytes_per_1000": weights.cache_bytes,
         "max_model_len": config.max_model_len,
-        "attention": _kind(config.pattern),
-        "block": config.block_size if config.pattern.bounded else 0,
+        "attention": _attention_of(config),
+        "block": config.canvas.canvas_length if config.canvas else config.block_size if config.pattern.bounded else 0,
         "block_source": config.block_source,
         "caveat": config.caveat,
+        "full_layers": _full_layers(config),
+        "sampler": config.canvas and dict(defaults_of("renoise", config.pattern)),
         "shift": config.logit_shift,
         "mask": mask,
         "ends": ends,
@@ -111,6 +116,26 @@ def _kind(pattern: AttentionPattern) -> str:
     if pattern.known_first:
         return "causal, known tokens first"
     return "block-causal" if pattern.block_size else "bidirectional"
+
+
+def _attention_of(config: ModelConfig) -> str:
+    if config.canvas is not None:
+        return "causal, canvases of"
+    return _kind(config.pattern)
+
+
+def _full_layers(config: ModelConfig) -> dict[str, int] | None:
+    """The layers that see all keys, where the others have a window."""
+    canvas = config.canvas
+    if canvas is None:
+        return None
+    full = canvas.full
+    return {
+        "count": len(canvas.full_layers),
+        "heads_of": full.head_dim,
+        "kv_heads": full.kv_heads,
+        "window_of_others": canvas.sliding.window,
+    }
 
 
 def _refusal(decoder: str, config: ModelConfig, vocabulary: Vocabulary) -> str | None:
@@ -150,6 +175,10 @@ def _table(report: Report) -> str:
         "experts": "{chosen} of {count} for each token, of width {ff_dim}".format(**report["experts"])
         if report["experts"]
         else "",
+        "full layers": "{count} of {layers} layers see all keys, with heads of {heads_of} on {kv_heads}; the others the"
+        " last {window_of_others}".format(layers=report["sizes"]["layers"], **report["full_layers"])
+        if report["full_layers"]
+        else "",
         "parameters": f"{_count(report['parameters'])}; on disk {stored}, {_bytes(report['stored_bytes'])}",
         "quantized": "{matrices} matrices, {format}".format(**report["quantization"]) if report["quantization"] else "",
         "adapter": report["adapter"] or "",
@@ -167,6 +196,9 @@ def _table(report: Report) -> str:
         "forks at": ", ".join(name for name, known in boundaries if known),
         "no tokens for": ", ".join(name for name, known in boundaries if not known),
         "preset": _preset(report["preset"]),
+        "sampler": "renoise: " + ", ".join(f"{name} {value}" for name, value in report["sampler"].items())
+        if report["sampler"]
+        else "",
         "decoders": ", ".join(name for name in report["decoders"] if name not in refused),
         **{f"not {name}": reason for name, reason in refused.items()},
     }

@@ -360,6 +360,9 @@ class Engine:
         if given is None:
             return None
         limits, pattern = self._scheduler.limits, self._scheduler.pattern
+        if pattern.canvas_length:
+            param = given.param or "logprobs"
+            raise errors.InvalidValue(param, f"{param}: this model gives no probabilities of given tokens")
         tokens, lengths = np.frombuffer(given.tokens, np.int32), np.array(given.lengths, np.int64)
         scoring = Scoring(tokens, lengths, given.sums, given.proposes, given.samples)
         prompt_tokens, longest = len(message.prompt), max(given.lengths)

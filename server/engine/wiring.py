@@ -33,7 +33,7 @@ from ...scheduler import (
     unknown_decoder,
 )
 from ..metrics import DeviceCounts, Metrics
-from ..presets import PRESETS
+from ..presets import PRESETS, DecoderLine
 from ..settings import Settings, SettingsError, split_sizes
 from ..structured.grammar import Grammars
 from ..text.tokenizer import BadTokenizer, Tokenizer
@@ -71,6 +71,7 @@ class EngineParts:
     limits: Limits
     footprint: Footprint
     pattern: AttentionPattern
+    line: DecoderLine  # the decoder of requests that name none
     directory: Path  # of the checkpoint
     on_gpu: bool
     followers: Followers | None  # the processes of the other ranks
@@ -124,9 +125,8 @@ def build_parts(settings: Settings) -> EngineParts:
     line that says what is wrong."""
     for problem in plugins().problems:
         logging.getLogger(__name__).warning(problem)  # each is a message of its own, as all are shown
-    line = settings.decoder_line
-    if line.name not in ALL_DECODERS:
-        raise SettingsError(unknown_decoder(line.name))
+    if settings.decoder_line.name not in ALL_DECODERS:
+        raise SettingsError(unknown_decoder(settings.decoder_line.name))
     dummy = settings.load_format == "dummy"
     checkpoint = open_checkpoint(settings.model, settings.download, not dummy, settings.block_size)
     config, text = checkpoint.config, checkpoint.text
@@ -144,6 +144,7 @@ def build_parts(settings: Settings) -> EngineParts:
     pattern = config.pattern
     limits = _limits(settings, config, pattern)
     length = min(settings.default_max_tokens, limits.max_model_len)
+    line = default_line(settings, pattern)
     try:
         decoder = resolve(line.name, line.params, length, pattern)
         refuse(VocabularyFacts(decoder, text.vocabulary))  # now, not at every request
@@ -210,6 +211,7 @@ def build_parts(settings: Settings) -> EngineParts:
         limits,
         loaded.footprint,
         pattern,
+        line,
         checkpoint.directory,
         runner.on_gpu,
         followers,
@@ -225,6 +227,13 @@ def check_preset(preset: str | None, architecture: str) -> None:
     raise SettingsError(
         f"--preset {preset} is for {' or '.join(PRESETS[preset].architectures)}, and this is {architecture}: {use}"
     )
+
+
+def default_line(settings: Settings, pattern: AttentionPattern) -> DecoderLine:
+    """The decoder of requests that name none, on a network of this pattern."""
+    if pattern.canvas_length and settings.decoder is None and settings.preset is None:
+        return DecoderLine("renoise")  # the only one that it takes
+    return settings.decoder_line
 
 
 def _step_cost(runner: Runner, worker: DeviceThread, most: int, report: Report) -> StepCost:

@@ -71,7 +71,7 @@ class Tokenizer:
         from transformers import PreTrainedTokenizerFast
 
         self._dir = model_dir
-        self._config = self._read("config.json")
+        self._config = _flat(self._read("config.json"))
         self._usual_mask = mask_id
         kind: type[PreTrainedTokenizerFast] = PreTrainedTokenizerFast
         if not (model_dir / "tokenizer.json").is_file():
@@ -105,6 +105,8 @@ class Tokenizer:
         found = {self._config.get("mask_token_id"), self._tokenizer.mask_token_id} - {None}
         if len(found) > 1:
             raise BadTokenizer(f"{self._dir}: config.json and tokenizer_config.json name different masks, {found}")
+        if not found and self._config.get("canvas_length") is not None:  # its canvases begin with random tokens
+            found = {self._config.get("pad_token_id") or 0}
         for token in found:
             if isinstance(token, int):
                 return token
@@ -357,6 +359,12 @@ class Tokenizer:
         except (ValueError, RecursionError) as error:
             raise BadTokenizer(f"{path} is not JSON: {error}") from None
         return content if isinstance(content, dict) else {}
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with that of its text part, where that is a part of a larger network."""
+    text = config.get("text_config")
+    return {**text, **config} if isinstance(text, Mapping) else dict(config)
 
 
 def _beyond_text(messages: Sequence[ChatMessage], tools: Sequence[Tool] | None, variables: Mapping[str, Any]) -> str:

@@ -15,6 +15,13 @@ export const ABOUT = {
   cache: "Which keys and values are kept from one forward to the next.",
   early_stop: "An end token ends the answer; without it the whole canvas is filled.",
   lookahead: "Positions after the last lane that are computed, too.",
+  // Canvases of random tokens.
+  max_denoising_steps: "A canvas takes at most so many forwards.",
+  entropy_bound: "Tokens stay for a forward while the entropies of those before them add up to no more.",
+  t_min: "The temperature towards which that of a canvas falls.",
+  t_max: "The temperature of a canvas's first forward.",
+  stability_threshold: "A canvas may end once its likeliest tokens have been the same for so many forwards.",
+  confidence_threshold: "A canvas may end once the mean entropy is below this.",
   // Lanes.
   draft_threshold: "Confidence from which a token commits ahead of the lanes.",
   end_threshold: "A proposed end token of this confidence bounds the look-ahead.",

@@ -169,6 +169,28 @@ def test_attention_that_does_not_see_one_key(block: int, splits: int) -> None:
     assert_attention(case, tiles.AttentionConfig(32, 16, 4, 2, splits), block, mask_offsets)
 
 
+@pytest.mark.parametrize(("size", "splits"), [(0, 1), (1, 1), (7, 3), (40, 2), (200, 3)])
+@pytest.mark.parametrize("canvases", [False, True])
+def test_attention_within_a_window(size: int, splits: int, canvases: bool) -> None:
+    """Causal rows, and canvases whose queries all see the same keys, which reach further back than a page."""
+    case = attention_case([(30, 44), (1, 20), (9, 9), (17, 90), (0, 5)], 4, 2, 16, 16, device=DEVICE, padding=1)
+    given, real = [case[name] for name in GIVEN], int(case["row_starts"][-1])
+    rows = [14, -1, -1, 73, -1, -1] if canvases else [-1] * 6
+    window = tiles.AttentionWindow(size, torch.tensor(rows, dtype=torch.int32, device=DEVICE) if canvases else None)
+    more = 1, case["positions"], None
+    plan = plan_of(case, tiles.AttentionConfig(32, 16, 4, 2, splits))
+    want = reference.paged_attention(*given, *more, None, window=window, scale=1.0)[:real]
+    assert_near(device.paged_attention(*given, *more, plan, window=window, scale=1.0)[:real], want)
+    assert not torch.allclose(want, reference.paged_attention(*given, *more)[:real])  # its scale, at least
+
+
+def test_a_window_is_that_of_causal_rows_alone() -> None:
+    case = attention_case([(3, 20)], 2, 2, 16, 16, device=DEVICE)
+    given = [case[name] for name in GIVEN]
+    with pytest.raises(ValueError, match="window goes with block_size 1"):
+        device.paged_attention(*given, 4, case["positions"], window=tiles.AttentionWindow(8))
+
+
 def test_attention_plans_itself() -> None:
     case = attention_case([(3, 20)], 2, 2, 16, 16, device=DEVICE)
     given = [case[name] for name in GIVEN]

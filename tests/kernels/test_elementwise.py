@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -42,6 +43,7 @@ def test_norm_and_gate_match_their_formulas() -> None:
     torch.testing.assert_close(total, x + residual)
     torch.testing.assert_close(normed, F.rms_norm(x + residual, (8,), weight, 1e-5))
     torch.testing.assert_close(reference.swiglu(x), F.silu(x[:, :4]) * x[:, 4:])
+    torch.testing.assert_close(reference.geglu(x), F.gelu(x[:, :4], approximate="tanh") * x[:, 4:])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *NARROW])
@@ -55,6 +57,7 @@ def test_norms_and_gate(tokens: int, dim: int, dtype: torch.dtype) -> None:
     assert_near(got[0], want[0])
     assert torch.equal(got[1], want[1])
     assert_near(device.swiglu(x), reference.swiglu(x))
+    assert_near(device.geglu(x), reference.geglu(x))
 
 
 def test_embed() -> None:
@@ -79,27 +82,39 @@ def drawn_qk_norm(heads: int, kv_heads: int, dim: int, bias: bool, norms: bool, 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *NARROW])
-@pytest.mark.parametrize(("bias", "norms"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize(
+    ("bias", "norms", "values"),
+    [(False, False, False), (True, False, False), (False, True, False), (False, True, True)],
+)
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "dim", "rotary"),
     [(4, 4, 64, 64), (7, 1, 16, 8), (3, 1, 12, 6)],
 )
 def test_heads_are_biased_normed_and_rotated_as_in_torch(
-    heads: int, kv_heads: int, dim: int, rotary: int, bias: bool, norms: bool, dtype: torch.dtype
+    heads: int, kv_heads: int, dim: int, rotary: int, bias: bool, norms: bool, values: bool, dtype: torch.dtype
 ) -> None:
     places = torch.tensor(PLACES, device=DEVICE)
     qkv = drawn(len(places), heads + 2 * kv_heads, dim, dtype=dtype)
     cos, sin = drawn(2, len(places), rotary)
-    given = drawn_qk_norm(heads, kv_heads, dim, bias, norms, dtype)
+    given = replace(drawn_qk_norm(heads, kv_heads, dim, bias, norms, dtype), norms_values=values)
     done = []
     for ops in (reference, device):
         keys = torch.full((3, 4, kv_heads, dim), 7.0, dtype=dtype, device=DEVICE)
-        values = keys.clone()
-        done.append((ops.rope_write_kv(qkv, cos, sin, keys, values, places, given), keys, values))
+        kept = keys.clone()
+        done.append((ops.rope_write_kv(qkv, cos, sin, keys, kept, places, given), keys, kept))
     for want, got in zip(*done, strict=True):
         assert_near(got, want)
     untouched = [place for place in range(12) if place not in PLACES]
     assert all((kv.flatten(0, 1)[untouched] == 7).all() for kv in done[1][1:])
+
+
+def test_values_that_are_normed_have_a_root_mean_square_of_one() -> None:
+    qkv, norms = torch.randn(1, 3, 8), torch.ones(8)
+    keys, values = torch.zeros(2, 1, 2, 1, 8)
+    angle = torch.zeros(1, 8)
+    given = QkNorm(None, norms, norms, norms_values=True)
+    reference.rope_write_kv(qkv, angle.cos(), angle.sin(), keys, values, torch.tensor([1]), given)
+    torch.testing.assert_close(values[0, 1, 0], qkv[0, 2] / qkv[0, 2].square().mean().sqrt())
 
 
 def test_numbers_after_the_rotated_ones_stay_as_they_are() -> None:

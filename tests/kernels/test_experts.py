@@ -70,8 +70,8 @@ class Case:
         self.down = Fp8Matrix(*quantize_rows(self.down))
         return self
 
-    def both(self, fixed: bool = False) -> tuple[Tensor, Tensor]:
-        given = self.x, self.gate_up, self.down, self.chosen, self.weights, fixed
+    def both(self, fixed: bool = False, gelu: bool = False) -> tuple[Tensor, Tensor]:
+        given = self.x, self.gate_up, self.down, self.chosen, self.weights, fixed, gelu
         return device.experts_mlp(*given), reference.experts_mlp(*given)
 
 
@@ -106,6 +106,13 @@ def in_groups(weight: Matrix, int4: bool) -> GroupedMatrix:
     scales = torch.linspace(0.5, 2, weight.numel() // 32, device=weight.device).view(len(weight), -1)
     values = (weight.float() / scales.repeat_interleave(32, 1)).to(torch.float8_e4m3fn)
     return GroupedMatrix(values, scales, None, 32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *NARROW])
+def test_experts_with_gelu_compute_what_torch_does(dtype: torch.dtype) -> None:
+    got, want = Case(37, 48, 80, 7, 3, dtype).both(gelu=True)
+    assert_near(got, want)
+    assert not torch.allclose(want, Case(37, 48, 80, 7, 3, dtype).both()[1])
 
 
 @pytest.mark.parametrize("number", range(3))

@@ -183,9 +183,13 @@ def test_fp8_stays_near_every_familys_logits(checkpoints: dict[str, Path], name:
 def test_weights_are_counted_as_they_are_kept(checkpoints: dict[str, Path], name: str) -> None:
     config = read_config(checkpoints[name])
     stored = load_file(checkpoints[name] / SINGLE)
-    assert weights_bytes(config, Numerics(torch.float32)) == sum(tensor.nbytes for tensor in stored.values())
-    exact = sum(tensor.nbytes for key, tensor in stored.items() if ".mlp.gate." in key)  # routers stay in float32
-    half = (sum(tensor.nbytes for tensor in stored.values()) - exact) // 2
+    shared = [layer for layer in range(config.layers) if config.heads_of(layer).shared]  # keys make values, too
+    twice = sum(tensor.nbytes for key, tensor in stored.items() for at in shared if f"{at}.self_attn.k_proj" in key)
+    total = sum(tensor.nbytes for tensor in stored.values()) + twice
+    assert weights_bytes(config, Numerics(torch.float32)) == total
+    routers = ".mlp.gate.", ".router.proj.", ".per_expert_scale"  # they stay in float32
+    exact = sum(tensor.nbytes for key, tensor in stored.items() if any(name in key for name in routers))
+    half = (total - exact) // 2
     assert weights_bytes(config, Numerics(torch.bfloat16)) == half + exact
 
 

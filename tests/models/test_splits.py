@@ -15,7 +15,7 @@ from asynclane.models.checkpoint.families import Source, layer_sources, top_sour
 from asynclane.models.checkpoint.split import Rank
 from asynclane.models.checkpoint.weights import SINGLE
 
-from ..support.checkpoints import CONFIGS, write_checkpoint
+from ..support.checkpoints import MASKED, write_checkpoint
 
 WAYS = 2
 LAYER = 1
@@ -59,7 +59,7 @@ def attention(x: Tensor, weights: Weights, config: ModelConfig, ways: int) -> Te
     return out.transpose(0, 1).flatten(1) @ weights["attn_out"].T
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", MASKED)
 def test_parts_of_a_layer_add_up_to_the_whole_and_those_of_the_head_lie_below_each_other(
     tmp_path: Path, name: str
 ) -> None:

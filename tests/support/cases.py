@@ -36,7 +36,7 @@ from asynclane.scheduler.memory.pages import Limits
 from asynclane.server.text.tokenizer import Tokenizer
 
 from . import fakes
-from .checkpoints import CONFIGS, write_checkpoint
+from .checkpoints import MASKED, write_checkpoint
 from .driver import (
     BLOCKS_MODEL,
     FILLING,
@@ -190,7 +190,7 @@ class Network:
         return replace(self.limits, slots=4, pages=4 * pages, step_tokens=4 * length, max_model_len=length)
 
 
-FAMILIES = tuple(CONFIGS)
+FAMILIES = MASKED
 SMALL = {
     "whole-canvas": PLAIN,
     "shifted": AttentionPattern(logit_shift=1),

@@ -95,7 +95,7 @@ def write_sentencepiece_tokenizer(directory: Path, decoder: Mapping[str, Any]) -
 def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     """A matrix that keeps the size of what it multiplies, a norm's weights about 1, biases about 0."""
     noise = torch.randn(shape, generator=generator)
-    if len(shape) == 2:
+    if len(shape) > 1:
         return noise * shape[-1] ** -0.5
     return noise / 4 + (0 if name.endswith("bias") else 1)
 
@@ -212,6 +212,33 @@ def _wedlm(sizes: Sizes) -> dict[str, Any]:
     return _qwen(sizes) | {"head_dim": sizes.head_dim, "attention_bias": False, "qk_norm": True}
 
 
+def _gemma(sizes: Sizes) -> dict[str, Any]:
+    text = {
+        "hidden_size": sizes.dim,
+        "num_hidden_layers": sizes.layers,
+        "layer_types": ["sliding_attention"] * (sizes.layers - 1) + ["full_attention"],
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.kv_heads,
+        "num_global_key_value_heads": 1,
+        "head_dim": sizes.head_dim,
+        "global_head_dim": 2 * sizes.head_dim,
+        "intermediate_size": sizes.ff_dim,
+        "moe_intermediate_size": sizes.expert_ff_dim,
+        "num_experts": sizes.experts,
+        "top_k_experts": sizes.chosen,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "sliding_window": 8,
+        "vocab_size": sizes.vocab_size,
+        "max_position_embeddings": sizes.max_model_len,
+        "rms_norm_eps": 1e-6,
+        "final_logit_softcapping": 30.0,
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "pad_token_id": 1,
+    }
+    return {"text_config": text, "canvas_length": 16, "mask_token_id": sizes.mask_id, "tie_word_embeddings": True}
+
+
 CONFIGS: Mapping[str, Callable[[Sizes], dict[str, Any]]] = {
     "LLaDAModelLM": _llada,
     "DreamModel": _dream,
@@ -222,4 +249,7 @@ CONFIGS: Mapping[str, Callable[[Sizes], dict[str, Any]]] = {
     "LLaDAMoEModelLM": _llada_moe,
     "LLaDA2MoeModelLM": _llada2,
     "WeDLMForCausalLM": _wedlm,
+    "DiffusionGemmaForBlockDiffusion": _gemma,
 }
+GEMMA = "DiffusionGemmaForBlockDiffusion"  # its canvases begin with random tokens, and one device computes it
+MASKED = tuple(name for name in CONFIGS if name != GEMMA)

@@ -67,6 +67,7 @@ UNSUITED_KNOWN_FIRST = {
     **dict.fromkeys(("dsb", "window"), "is for models that see the whole canvas"),
 }
 BLOCKS_ONLY = [name for name, spec in DECODERS.items() if spec.for_blocks]
+CANVASES_ONLY = [name for name, spec in DECODERS.items() if spec.denoises]
 # Parameters with which a decoder fills a whole canvas: the tokenizer has no `</think>`, and no end is predicted.
 FILLING: Mapping[str, Mapping[str, object]] = {"tccf": {"turn": "newline"}, "learn2pd": {"eotp": False}}
 REPLICATING = ("leap", "wino")  # they compute a position twice in a step, which a shifted network cannot
@@ -87,6 +88,10 @@ def full_logits(runner: Runner, tokens: Ints, mask_id: int, start: int = 0, shif
 
 def refusal(decoder: str, pattern: AttentionPattern) -> str | None:
     """The message with which a network of this attention pattern refuses a decoder, or None."""
+    if decoder in CANVASES_ONLY and not pattern.canvas_length:
+        return f"decoder {decoder!r} denoises random tokens"
+    if pattern.canvas_length:
+        return None if decoder in CANVASES_ONLY else f"decoder {decoder!r} fills masks"
     if pattern.known_first:
         return UNSUITED_KNOWN_FIRST.get(decoder)
     if DECODERS[decoder].for_known_first:

@@ -39,7 +39,8 @@ def small_runner(
     page_size: int = LIMITS.page_size,
 ) -> Runner:
     """The same weights for the same seed."""
-    config, numerics = replace(CONFIG, **asdict(pattern)), Numerics(torch.float32)
+    own = {name: value for name, value in asdict(pattern).items() if name not in ("canvas_length", "sampler")}
+    config, numerics = replace(CONFIG, **own), Numerics(torch.float32)
     weights, parts = allocate(config, numerics, CPU)
     generator = torch.Generator().manual_seed(seed)
     for weight in {id(part.weight): part.weight for part in parts.values()}.values():

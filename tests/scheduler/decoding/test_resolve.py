@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -19,7 +20,13 @@ from asynclane.scheduler.decoding.resolve import ALL_PARAMS, resolve, suits
 
 
 def test_every_default_of_the_table_is_a_value_that_its_parameter_admits() -> None:
-    patterns = PLAIN, AttentionPattern(block_size=16), AttentionPattern(block_size=1, known_first=True)
+    one = AttentionPattern(block_size=1)
+    patterns = (
+        PLAIN,
+        AttentionPattern(block_size=16),
+        dataclasses.replace(one, known_first=True),
+        dataclasses.replace(one, canvas_length=16),
+    )
     for name, method in DECODERS.items():
         overrides = {param: value for param, value in method.defaults.items() if value is not None}
         resolve(name, overrides, 64, next(pattern for pattern in patterns if suits(name, pattern)))

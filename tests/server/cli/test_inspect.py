@@ -57,7 +57,8 @@ def test_the_embedded_model_is_what_its_files_say(inspected: Callable[..., Any])
     assert all(report["boundaries"].values())
     refused = {name: why for name, why in report["decoders"].items() if why is not None}
     assert list(report["decoders"]) == list(DECODERS)
-    assert list(refused) == ["fast-dllm-v2", "s2d2", "tccf", "wedlm"]
+    assert list(refused) == ["fast-dllm-v2", "renoise", "s2d2", "tccf", "wedlm"]
+    assert "canvases begin with masks" in refused["renoise"]
     assert all("is for block-causal models" in refused[name] for name in ("fast-dllm-v2", "s2d2", "tccf"))
     assert "is for models that read known tokens first" in refused["wedlm"]
 
@@ -110,6 +111,7 @@ FAMILIES = {
     "LLaDAMoEModelLM": ("bidirectional", 0, 0, True),
     "LLaDA2MoeModelLM": ("block-causal", 4, 0, True),
     "WeDLMForCausalLM": ("causal, known tokens first", 0, 0, False),
+    "DiffusionGemmaForBlockDiffusion": ("causal, canvases of", 16, 0, True),
 }
 
 
@@ -121,6 +123,25 @@ def test_each_family_is_reported_with_its_attention(
     found = (report["attention"], report["block"], report["shift"], report["experts"] is not None)
     assert found == FAMILIES[architecture]
     assert report["parameters"] == sum(report["stored"].values())
+
+
+def test_a_model_with_canvases_is_reported_with_its_sampler(
+    tmp_path: Path, inspected: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = write_checkpoint(tmp_path / "model", "DiffusionGemmaForBlockDiffusion")
+    (directory / "generation_config.json").write_text('{"t_min": 0.3, "eos_token_id": [1, 7]}')
+    report = inspected(str(directory))
+    assert [name for name, reason in report["decoders"].items() if reason is None] == ["renoise"]
+    assert report["full_layers"] == {"count": 1, "heads_of": 32, "kv_heads": 1, "window_of_others": 8}
+    assert report["sampler"]["t_min"] == 0.3
+    assert report["sampler"]["t_max"] == 0.8
+    assert report["cache_bytes_per_1000"]["bfloat16"] == 1000 * 2 * 2 * (2 * 16 + 1 * 32)  # of all layers alike
+    assert {1, 7} <= {end["id"] for end in report["ends"]}
+    assert cli.main(["inspect", str(directory)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "attention causal, canvases of 16" in shown
+    assert "1 of 2 layers see all keys, with heads of 32 on 1; the others the last 8" in shown
+    assert "sampler renoise: max_denoising_steps 48, entropy_bound 0.1, t_min 0.3, t_max 0.8" in shown
 
 
 def test_a_base_model_is_said_to_have_no_chat_template(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

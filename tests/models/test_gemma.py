@@ -1,0 +1,215 @@
+"""DiffusionGemma's logits are those of transformers' code: of its decoder, over its encoder's keys and values."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import DynamicCache
+
+from asynclane.models.checkpoint.config import ModelError, read_config
+from asynclane.models.checkpoint.registry import Hardware, load_runner
+from asynclane.models.checkpoint.split import Rank
+from asynclane.models.checkpoint.weights import SINGLE, check_weights
+from asynclane.models.exec.memory import Memory
+from asynclane.scheduler.contract import Ints
+
+from ..support.gemma import (
+    CANVAS,
+    VOCABULARY,
+    denoised,
+    encoded,
+    gemma_runner,
+    placed,
+    plan,
+    published_gemma,
+    write_gemma,
+)
+
+NEAR = {"atol": 1e-4, "rtol": 0}
+
+
+@pytest.fixture(scope="module")
+def network() -> Any:
+    return published_gemma()
+
+
+@pytest.fixture(scope="module")
+def directory(network: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_gemma(tmp_path_factory.mktemp("gemma"), network)
+
+
+def drawn(size: int, seed: int) -> Ints:
+    return np.random.default_rng(seed).integers(0, VOCABULARY, size, np.int32)
+
+
+def tensor(ids: Ints) -> Tensor:
+    return torch.from_numpy(ids).long()[None]
+
+
+@pytest.mark.parametrize("size", [3, 7, 8, 9, 20])
+def test_logits_are_those_of_the_published_network(network: Any, directory: Path, size: int) -> None:
+    """For prompts below, at and above the window, without the last step's logits and with them, for two canvases."""
+    runner = gemma_runner(directory)
+    prompt, first, second, third = drawn(size, size), *(drawn(CANVAS, 100 + number) for number in range(3))
+    cache = DynamicCache(config=network.config.text_config)
+    with torch.inference_mode():
+        want = network(input_ids=tensor(prompt), decoder_input_ids=tensor(first), cache=cache).logits
+        again = network(cache=cache, decoder_input_ids=tensor(second), self_conditioning_logits=want / 0.7).logits
+        other = network(input_ids=tensor(first), cache=cache, decoder_input_ids=tensor(third)).logits
+    text = encoded(0, 0, size)  # in the same step as its canvas
+    got = runner.logits(plan([placed(0, prompt.tolist())], text, denoised(0, size, first, 0.7, True)))
+    torch.testing.assert_close(got, want[0], **NEAR)
+    runner.execute(plan([], denoised(0, size, first, 0.7, True)))
+    got = runner.logits(plan([], denoised(0, size, second, 1.0, False)))
+    torch.testing.assert_close(got, again[0], **NEAR)
+    after = size + CANVAS
+    got = runner.logits(plan([], encoded(0, size, after, first), denoised(0, after, third, 1.0, True)))
+    torch.testing.assert_close(got, other[0], **NEAR)
+
+
+def test_a_step_reports_the_likeliest_tokens_and_entropies_at_its_temperature(network: Any, directory: Path) -> None:
+    prompt, canvas = drawn(9, 1), drawn(CANVAS, 2)
+    with torch.inference_mode():
+        logits = network(input_ids=tensor(prompt), decoder_input_ids=tensor(canvas)).logits[0] / 0.3
+    result = gemma_runner(directory).execute(
+        plan([placed(0, prompt.tolist())], encoded(0, 0, 9), denoised(0, 9, canvas, 0.3, True))
+    )
+    assert result.tokens.tolist() == logits.argmax(-1).tolist() == result.proposals.tolist()
+    assert result.measured is not None
+    entropies = torch.distributions.Categorical(logits=logits).entropy()
+    torch.testing.assert_close(-torch.from_numpy(result.measured), entropies, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("hardware", [{}, {"dtype": "bfloat16", "deterministic": True}], ids=str)
+def test_canvases_and_text_have_the_same_bits_alone_and_beside_others(
+    directory: Path, hardware: dict[str, Any]
+) -> None:
+    runner = gemma_runner(directory, **hardware)
+    prompts = [drawn(size, size) for size in (9, 20, 5)]
+    canvases = [drawn(CANVAS, 50 + number) for number in range(3)]
+
+    def steps(*numbers: int) -> list[Tensor]:
+        texts = [encoded(at, 0, len(prompts[at])) for at in numbers]
+        runner.execute(plan([placed(at, prompts[at].tolist()) for at in numbers], *texts))
+        for first in (True, False):
+            rows = [denoised(at, len(prompts[at]), canvases[at], 0.5, first) for at in numbers]
+            runner.execute(plan([], *rows))
+        return [*runner.logits(plan([], *rows)).split(CANVAS)]
+
+    together = steps(0, 1, 2)
+    assert all(torch.equal(steps(at)[0], together[at]) for at in range(3))
+
+
+def test_a_prompt_has_the_same_bits_whatever_chunks_it_is_encoded_in(directory: Path) -> None:
+    runner, prompt, canvas = gemma_runner(directory), drawn(20, 3), drawn(CANVAS, 4)
+    found = []
+    for cuts in ((0, 20), (0, 5, 19, 20)):
+        for start, end in pairwise(cuts):
+            runner.execute(plan([] if start else [placed(0, prompt.tolist())], encoded(0, start, end)))
+        found.append(runner.logits(plan([], denoised(0, 20, canvas, 1.0, True))))
+    assert torch.equal(*found)
+
+
+def test_bfloat16_stays_near_the_published_networks(directory: Path, network: Any) -> None:
+    prompt, canvas = drawn(20, 3), drawn(CANVAS, 4)
+    with torch.inference_mode():
+        want = network(input_ids=tensor(prompt), decoder_input_ids=tensor(canvas)).logits[0]
+    runner = gemma_runner(directory, dtype="bfloat16")
+    rows = encoded(0, 0, 20), denoised(0, 20, canvas, 1.0, True)
+    got = runner.logits(plan([placed(0, prompt.tolist())], *rows))
+    assert torch.cosine_similarity(got, want, dim=-1).min() > 0.95  # with random weights some tokens change an expert
+
+
+def rewritten(directory: Path, to: Path, change: Any) -> Path:
+    """The checkpoint with its tensors changed."""
+    to.mkdir()
+    for path in directory.iterdir():
+        if path.name != SINGLE:
+            (to / path.name).write_bytes(path.read_bytes())
+    save_file(change(load_file(directory / SINGLE)), to / SINGLE)
+    return to
+
+
+def test_tensors_of_both_sides_are_found_under_either_name(directory: Path, tmp_path: Path) -> None:
+    """transformers stores a decoder's; another file may have the encoder's instead, or both, and the head."""
+    twin, own = "model.encoder.language_model.", "model.decoder."
+
+    def moved(name: str) -> str:
+        there = name.startswith(own) and "layer_scalar" not in name and "self_conditioning" not in name
+        return twin + name.removeprefix(own) if there else name
+
+    def renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        head = tensors[own + "embed_tokens.weight"].clone()
+        return {moved(name): each for name, each in tensors.items()} | {"lm_head.weight": head}
+
+    def both(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return renamed({name: each.clone() for name, each in tensors.items()}) | tensors
+
+    prompt, canvas = drawn(9, 1), drawn(CANVAS, 2)
+    step = plan([placed(0, prompt.tolist())], encoded(0, 0, 9), denoised(0, 9, canvas, 1.0, True))
+    want = gemma_runner(directory).logits(step)
+    for name, change in {"renamed": renamed, "both": both}.items():
+        assert torch.equal(gemma_runner(rewritten(directory, tmp_path / name, change)).logits(step), want)
+
+    def lacking(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: each for name, each in tensors.items() if name != own + "layers.2.layer_scalar"}
+
+    with pytest.raises(ModelError, match=r"lacks model\.decoder\.layers\.2\.layer_scalar"):
+        check_weights(rewritten(directory, tmp_path / "lacking", lacking), read_config(directory))
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "message"),
+    [
+        ("text_config", {"hidden_activation": "silu"}, "hidden_activation = 'silu' is not supported"),
+        ("text_config", {"use_bidirectional_attention": "all"}, "the encoder here is causal"),
+        ("text_config", {"attention_chunk_size": 64}, "attention_chunk_size = 64 is not supported"),
+        ("text_config", {"layer_types": ["full_attention"]}, "are not 6 of"),
+        ("text_config", {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "only 'proportional'"),
+        ("text_config", {"per_layer_config": {"5": {"sliding_window": 4}}}, "full layers must be alike"),
+        ("text_config", {"per_layer_config": {"1": {"head_dim": 4}}}, "layer 1, which has a window"),
+        ("", {"tie_word_embeddings": False}, "tie_word_embeddings = False is not supported"),
+        ("", {"canvas_length": 0}, "canvas_length 0"),
+    ],
+)
+def test_what_the_network_cannot_compute_is_refused_in_one_line(
+    directory: Path, tmp_path: Path, part: str, change: dict[str, Any], message: str
+) -> None:
+    said = json.loads((directory / "config.json").read_text())
+    (said[part] if part else said).update(change)
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    with pytest.raises(ModelError, match=message) as refused:
+        read_config(tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+def test_devices_do_not_share_it(directory: Path) -> None:
+    with pytest.raises(ModelError, match="--tensor-parallel-size 2 is not for DiffusionGemma"):
+        Rank(0, 2).config(read_config(directory))
+
+
+def test_the_samplers_parameters_are_those_of_generation_config(directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text((directory / "config.json").read_text())
+    sampler = {"_cls_name": "EntropyBoundSamplerConfig", "entropy_bound": 0.2}
+    (tmp_path / "generation_config.json").write_text(json.dumps({"t_min": 0.3, "sampler_config": sampler}))
+    assert dict(read_config(tmp_path).pattern.sampler) == {"t_min": 0.3, "entropy_bound": 0.2}
+    sampler["_cls_name"] = "Other"
+    (tmp_path / "generation_config.json").write_text(json.dumps({"sampler_config": sampler}))
+    with pytest.raises(ModelError, match="sampler 'Other' is not supported"):
+        read_config(tmp_path)
+
+
+def test_quantized_weights_stay_near(tmp_path: Path) -> None:
+    network = published_gemma()
+    directory = write_gemma(tmp_path / "gemma", network)
+    memory = Memory(slots=4, page_size=16, step_tokens=128, cache_tokens=512)
+    with pytest.raises(ModelError, match="multiples of 16"):  # experts of 24
+        load_runner(directory, read_config(directory), memory, Hardware("cpu", quantization="fp8"), [1])
