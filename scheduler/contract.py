@@ -147,6 +147,11 @@ class Row(NamedTuple):
     def tokens(self) -> int:
         return self.end - self.start
 
+    @property
+    def plain(self) -> bool:
+        """True without all of the fields from `restriction` on, which few rows have."""
+        return not any(one is not None and one is not False for one in self[9:])
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:

@@ -91,9 +91,8 @@ def paged_attention(
         row_starts if causal_offsets is None else causal_offsets,
         row_starts if canvas_starts is None else canvas_starts, plan.tiles, out, partial,
         (head_dim**-0.5 if scale is None else scale) * 1.4426950408889634, page_table.stride(0), tokens, count,
-        HEADS=heads, KV_HEADS=kv_heads,
-        DIM=head_dim, PAGE=page_size, BLOCK_M=config.block_m, BLOCK_N=block_n, SPLITS=config.splits, BLOCK=block_size,
-        MASKS=mask_offsets is not None, CAUSAL=causal_offsets is not None,
+        HEADS=heads, KV_HEADS=kv_heads, DIM=head_dim, PAGE=page_size, BLOCK_M=config.block_m, BLOCK_N=block_n,
+        SPLITS=config.splits, BLOCK=block_size, MASKS=mask_offsets is not None, CAUSAL=causal_offsets is not None,
         CANVASES=canvas_starts is not None, WINDOW=window.size,
         PRECISION="ieee" if queries.dtype == torch.float32 else "tf32", TURNS=turns, num_warps=config.warps,
         num_stages=config.stages, **chained(out),
@@ -134,12 +133,10 @@ def _require(
 @triton.jit(do_not_specialize=["table_stride", "tokens", "tiles"])
 def _attend(
     queries_ptr, keys, values, table_ptr, starts_ptr, visible_ptr, positions_ptr, mask_offsets_ptr, causal_offsets_ptr,
-    canvas_starts_ptr,
-    tiles_ptr, out_ptr, partial_ptr, scale, table_stride, tokens, tiles, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
-    DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr,
-    BLOCK: tl.constexpr, MASKS: tl.constexpr, CAUSAL: tl.constexpr, CANVASES: tl.constexpr,
-    WINDOW: tl.constexpr, PRECISION: tl.constexpr, TURNS: tl.constexpr,
-    CHAINED: tl.constexpr,
+    canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr, scale, table_stride, tokens, tiles, HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    SPLITS: tl.constexpr, BLOCK: tl.constexpr, MASKS: tl.constexpr, CAUSAL: tl.constexpr, CANVASES: tl.constexpr,
+    WINDOW: tl.constexpr, PRECISION: tl.constexpr, TURNS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Tiles of queries of one key head, over one split of the keys: one tile, or with TURNS each that has its turn.
 
@@ -158,30 +155,28 @@ def _attend(
         while row >= 0:
             _attend_tile(
                 queries_ptr, keys, values, table_ptr, starts_ptr, visible_ptr, positions_ptr, mask_offsets_ptr,
-                causal_offsets_ptr,
-    canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr, scale, table_stride, tokens, kv_head, split, tile,
-                row, HEADS, KV_HEADS, DIM, PAGE, BLOCK_M, BLOCK_N, SPLITS, BLOCK, MASKS, CAUSAL, CANVASES,
-                WINDOW, PRECISION,
+                causal_offsets_ptr, canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr, scale, table_stride, tokens,
+                kv_head, split, tile, row, HEADS, KV_HEADS, DIM, PAGE, BLOCK_M, BLOCK_N, SPLITS, BLOCK, MASKS, CAUSAL,
+                CANVASES, WINDOW, PRECISION,
             )  # fmt: skip
             tile += tl.num_programs(2)
             row = tl.load(tiles_ptr + 2 * tile, mask=tile < tiles, other=-1)
     elif row >= 0:
         _attend_tile(
             queries_ptr, keys, values, table_ptr, starts_ptr, visible_ptr, positions_ptr, mask_offsets_ptr,
-            causal_offsets_ptr,
-    canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr, scale, table_stride, tokens, kv_head, split, tile, row,
-            HEADS, KV_HEADS, DIM, PAGE, BLOCK_M, BLOCK_N, SPLITS, BLOCK, MASKS, CAUSAL, CANVASES, WINDOW, PRECISION,
+            causal_offsets_ptr, canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr, scale, table_stride, tokens,
+            kv_head, split, tile, row, HEADS, KV_HEADS, DIM, PAGE, BLOCK_M, BLOCK_N, SPLITS, BLOCK, MASKS, CAUSAL,
+            CANVASES, WINDOW, PRECISION,
         )  # fmt: skip
 
 
 @triton.jit
 def _attend_tile(
     queries_ptr, keys, values, table_ptr, starts_ptr, visible_ptr, positions_ptr, mask_offsets_ptr, causal_offsets_ptr,
-    canvas_starts_ptr,
-    tiles_ptr, out_ptr, partial_ptr, scale, table_stride, tokens, kv_head, split, tile, row, HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    SPLITS: tl.constexpr, BLOCK: tl.constexpr, MASKS: tl.constexpr, CAUSAL: tl.constexpr, CANVASES: tl.constexpr,
-    WINDOW: tl.constexpr, PRECISION: tl.constexpr,
+    canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr, scale, table_stride, tokens, kv_head, split, tile, row,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr, MASKS: tl.constexpr, CAUSAL: tl.constexpr,
+    CANVASES: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     GROUP: tl.constexpr = HEADS // KV_HEADS
     packed = tl.arange(0, BLOCK_M)  # queries of a tile times heads of a group
@@ -244,16 +239,14 @@ def _attend_tile(
         following = tl.load(table_ptr + tl.minimum(turn + 1, turns - 1) * BLOCK_N // PAGE)
         acc, top, weight = _turn(
             acc, top, weight, q, page, turn, seen, limit, masked, own, least, low, first, scale, keys, values,
-            kv_head * DIM,
-            PAGE, BLOCK_N, False, BLOCK > 0, MASKS, CAUSAL, WINDOW, PRECISION,
+            kv_head * DIM, PAGE, BLOCK_N, False, BLOCK > 0, MASKS, CAUSAL, WINDOW, PRECISION,
         )  # fmt: skip
         page = following
     for turn in range(unmasked, stop):
         page = tl.load(table_ptr + turn * BLOCK_N // PAGE)
         acc, top, weight = _turn(
             acc, top, weight, q, page, turn, seen, limit, masked, own, least, low, first, scale, keys, values,
-            kv_head * DIM,
-            PAGE, BLOCK_N, True, BLOCK > 0, MASKS, CAUSAL, WINDOW, PRECISION,
+            kv_head * DIM, PAGE, BLOCK_N, True, BLOCK > 0, MASKS, CAUSAL, WINDOW, PRECISION,
         )  # fmt: skip
 
     if SPLITS == 1:

@@ -89,15 +89,9 @@ def _numbers(row: Row) -> tuple[int, ...]:
 
 def _key(row: Row) -> Hashable:
     """Rows with the same key have the same form. None: the row has what changes from step to step."""
-    _, start, end, _, spans, sampling, _, biases, ranks, restriction, tokens, copy, scored, causal, order, denoising = (
-        row
-    )
+    _, start, end, _, spans, sampling, _, biases, ranks = row[:9]
     size = end - start
-    if (
-        size > LONGEST
-        or causal
-        or any(one is not None for one in (restriction, tokens, copy, scored, order, denoising))
-    ):
+    if size > LONGEST or not row.plain:
         return None
     parts = tuple([(first - start, last - start, id(rule), *flags) for first, last, rule, *flags in spans])
     if not biases:

@@ -361,31 +361,12 @@ def pack_rows(words: np.ndarray, plan: StepPlan, shape: Shape, shift: int = 0) -
 def _pack_row(words: np.ndarray, row: Row, shape: Shape, shift: int) -> bool:
     """Fill `words` [shape.words] int32 with one row, as mostly for a single stream: a device waits, and a hundred calls
     of numpy would take 0.4 ms after a rest. Return whether it was done: not if the row has what few rows have."""
-    (
-        slot,
-        start,
-        end,
-        visible,
-        spans,
-        sampling,
-        step,
-        biases,
-        _,
-        restriction,
-        tokens,
-        copy,
-        scored,
-        causal,
-        order,
-        denoising,
-    ) = row
+    slot, start, end, visible, spans, sampling, step, biases, _ = row[:9]
     inputs, at = shape.inputs, shape.places
-    if inputs.denoised or denoising is not None:
-        return False
     size, count = end - start, sum([span.end - span.start for span in spans])
-    if inputs.host_tokens or inputs.restricted or inputs.copied or inputs.scored or inputs.causal or causal:
+    if inputs.host_tokens or inputs.restricted or inputs.copied or inputs.scored or not row.plain:
         return False
-    if inputs.reordered or any(one is not None for one in (restriction, tokens, copy, scored, order)):
+    if inputs.causal or inputs.reordered or inputs.denoised:
         return False
     if size > shape.tokens or count > shape.projected or len(spans) > shape.spans:
         return False

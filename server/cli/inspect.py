@@ -64,10 +64,9 @@ def _report(
 ) -> Report:
     """The output of `--json`. `quantization` is None for plain weights. `tools` is the format of calls; if it is None,
     `no_tools` has the reason. `experts` is None without a mixture. `block` is 0 where attention is not within blocks,
-    a canvas where it begins with random tokens; then `sampler` are its decoder's parameters, `full_layers` those
-    without a window;
-    and `block_source` says where it is from. `preset` is the one for its name. `decoders` has the reason why the model
-    does not allow a decoder, None for an allowed one."""
+    and the length of a canvas where it begins with random tokens; `block_source` says where it is from. Of such a model
+    `sampler` has the parameters of its decoder, and `full_layers` describes the layers without a window. `preset` is
+    the one for its name. `decoders` has the reason why the model does not allow a decoder, None for an allowed one."""
     checkpoint = open_checkpoint(model, block_size=block_size)
     config, text, experts = checkpoint.config, checkpoint.text, checkpoint.config.experts
     if lora is not None:
