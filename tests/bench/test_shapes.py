@@ -48,7 +48,7 @@ def test_a_shape_is_read_back_as_written_with_as_many_parameters_as_the_publishe
 ) -> None:
     config = SHAPES[shape]
     (tmp_path / "config.json").write_text(json.dumps(checkpoint.CONFIGS[config.architecture](config)), encoding="utf-8")
-    assert read_config(tmp_path) == config
+    assert replace(read_config(tmp_path), block_source="") == config
     count = sum(torch.Size(size).numel() for size in tensor_shapes(config).values())
     assert count / 1e9 == pytest.approx(billions, abs=0.01)
 
