@@ -23,7 +23,7 @@ def test_each_forward_is_a_frame(tmp_path: Path) -> None:
         LaneView(1, 0, "generate", 2, 4, "finished", (None,) * 2),
     )
     events = (event(0, (whole,), (1, " day."), (6, "")), event(1, parts, (0, "One"), (2, " Then"), (3, " two.")))
-    answer = CompletionOutput(0, "One day. Then two.", (1, 2, 3, 4), "stop", Usage(4), None, events)
+    answer = CompletionOutput(0, "One day. Then two.", (1, 2, 3, 4), "stop", Usage(4), None, events, None)
     write(tmp_path / "lanes.webp", "A question", answer)
     with Image.open(tmp_path / "lanes.webp") as picture:
         assert (picture.width, getattr(picture, "n_frames", 1)) == (WIDTH, 2)
