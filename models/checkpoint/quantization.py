@@ -14,6 +14,7 @@ from .layouts import AwqLayout, Fp8Layout, GptqLayout, Layout, PackedLayout
 
 # Scales of keys and values, which are kept in the network's type.
 CACHE_SCALE = re.compile(r".+\.([kvq]_scale|[kvq]_zero_point|output_scale|(k|v)_proj\.(k|v)_scale)")
+MOST_BLOCK = 2**12  # rows or columns that share a scale: the published ones have 128
 OWN_FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
 
 
@@ -88,7 +89,7 @@ class _Section:
         for name in found:
             try:
                 re.compile(name[3:] if name.startswith("re:") else "")
-            except re.error:
+            except (re.error, OverflowError, RecursionError):
                 raise self.refusal(keys[0], name, "only regular expressions after re:") from None
         return tuple(found)
 
@@ -154,8 +155,12 @@ def _fp8(said: _Section) -> Quantization:
 
 def _block(said: _Section, key: str) -> tuple[int, int]:
     block = said.get(key)
-    if not (isinstance(block, list) and len(block) == 2 and all(type(size) is int and size > 0 for size in block)):
-        raise said.refusal(key, block, "only two positive numbers")
+    if not (
+        isinstance(block, list)
+        and len(block) == 2
+        and all(type(size) is int and 0 < size <= MOST_BLOCK for size in block)
+    ):
+        raise said.refusal(key, block, f"only two numbers from 1 to {MOST_BLOCK}")
     return block[0], block[1]
 
 

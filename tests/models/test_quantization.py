@@ -4,6 +4,7 @@ rank; what cannot be read is refused with one line that names the key."""
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -249,9 +250,12 @@ PACKED = {"strategy": "group", "group_size": 32}
         ({**FP8, "activation_scheme": "none"}, "activation_scheme = 'none'"),
         ({**FP8, "fmt": "e5m2"}, "fmt = 'e5m2' is not supported, only 'e4m3'"),
         ({**FP8, "weight_block_size": [128]}, r"weight_block_size = \[128\]"),
+        ({**FP8, "weight_block_size": [128, 2**40]}, "weight_block_size = .* only two numbers from 1 to 4096"),
         ({**FP8, "weight_block_size": [9, 9], "activation_scheme": "static"}, "activation_scheme = 'static'"),
         ({**FP8, "ignored_layers": "lm_head"}, "ignored_layers = 'lm_head'"),
         ({**FP8, "ignored_layers": ["re:("]}, r"ignored_layers = 're:\(' is not supported, only regular expressions"),
+        ({**FP8, "ignored_layers": [f"re:{'(' * 5000}"]}, "only regular expressions after re:"),
+        ({**FP8, "ignored_layers": ["re:a{99999999999}"]}, "only regular expressions after re:"),
         (quantized.compressed("float-quantized", strategy="token"), r"group_0.weights.strategy = 'token'"),
         (quantized.compressed("float-quantized", **CHANNEL, num_bits=4), "group_0.weights.num_bits = 4"),
         (quantized.compressed("pack-quantized", **PACKED, num_bits=8), "group_0.weights.num_bits = 8"),
@@ -321,6 +325,28 @@ def test_a_missing_or_wrong_tensor_is_named(
     save_file(tensors, tmp_path / SINGLE)
     with pytest.raises(ModelError, match=message):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("name", ["fp8", "fp8 blocks", "ct channel", "awq", "gptq", "gptq act order", "ct int4"])
+def test_a_scale_that_is_no_finite_number_is_named(tmp_path: Path, name: str, value: float) -> None:
+    """It would make every answer NaN."""
+    quantize(write_checkpoint(tmp_path, "DreamModel"), name)
+    tensors = load_file(tmp_path / SINGLE)
+    scales = next(key for key in tensors if key.startswith(Q.removesuffix("weight")) and "scale" in key)
+    tensors[scales].view(-1)[-1] = value
+    save_file(tensors, tmp_path / SINGLE)
+    with pytest.raises(ModelError, match=f"{Q}: .*scale.* has numbers that are not finite"):
+        load(tmp_path)
+
+
+def test_blocks_may_be_longer_than_the_matrix(tmp_path: Path) -> None:
+    quantize(write_checkpoint(tmp_path, "DreamModel"), "fp8 blocks")
+    edit(tmp_path, quantization_config={**FP8, "weight_block_size": [4096, 4096]})
+    tensors = load_file(tmp_path / SINGLE)
+    whole = {name: torch.full((1, 1), 0.5) for name in tensors if name.endswith("_scale_inv")}
+    save_file(tensors | whole, tmp_path / SINGLE)
+    assert torch.equal(numbers(load(tmp_path)[Q]), tensors[Q].float() / 2)
 
 
 def test_fp8_that_no_configuration_explains_is_refused(tmp_path: Path) -> None:
