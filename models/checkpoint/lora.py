@@ -22,6 +22,7 @@ from ...kernels.linear import dequantize
 PREFIX = "model."
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 NAME = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<factor>[AB])(\.default)?\.weight")
+MOST_ALPHA = 1e6
 DTYPES = ("BF16", "F16", "F32")
 # Keys that say how the adapter was made, or that tensors say better. Any other must be empty.
 HARMLESS = frozenset(
@@ -64,7 +65,10 @@ class Adapter:
         except (OSError, SafetensorError) as error:
             raise ValueError(f"{self.directory / WEIGHTS} cannot be read: {error}") from None
         product: Tensor = b @ a
-        return plain + product * factors.scale
+        product *= factors.scale
+        if not product.isfinite().all():
+            raise ValueError(f"{self.directory / WEIGHTS}: {factors.b} and {factors.a} are not finite numbers")
+        return plain + product
 
     def __str__(self) -> str:
         ranks = sorted({each.rank for each in self.factors.values()})
@@ -75,8 +79,11 @@ def read_adapter(directory: Path, shapes: Mapping[str, tuple[int, ...]], fixed: 
     """The adapter in a directory, for weights of these names and shapes, of which it may not change the `fixed` ones.
     Raises `ValueError` with one line for what cannot be merged."""
     directory = directory.expanduser().resolve()
-    said = _configuration(directory / CONFIG)
     path = directory / WEIGHTS
+    for file in (directory / CONFIG, path):
+        if file.exists() and not file.is_file():  # reading a FIFO may never end
+            raise ValueError(f"{file} is no regular file")
+    said = _configuration(directory / CONFIG)
     found = dict[str, dict[str, tuple[str, tuple[int, ...]]]]()
     try:
         with safe_open(path, framework="pt") as file:
@@ -86,7 +93,10 @@ def read_adapter(directory: Path, shapes: Mapping[str, tuple[int, ...]], fixed: 
                     raise ValueError(f"{path}: {name} is not supported, only lora_A and lora_B of matrices")
                 if tensor.get_dtype() not in DTYPES:
                     raise ValueError(f"{path}: {name} is {tensor.get_dtype()}, only {', '.join(DTYPES)} can be read")
-                found.setdefault(match["module"], {})[match["factor"]] = name, tuple(tensor.get_shape())
+                pair = found.setdefault(match["module"], {})
+                if match["factor"] in pair:
+                    raise ValueError(f"{path}: lora_{match['factor']} of {match['module']} is there twice")
+                pair[match["factor"]] = name, tuple(tensor.get_shape())
     except FileNotFoundError:
         raise ValueError(f"{directory} has no {WEIGHTS}: other files of weights are not read") from None
     except (OSError, SafetensorError) as error:
@@ -98,6 +108,8 @@ def read_adapter(directory: Path, shapes: Mapping[str, tuple[int, ...]], fixed: 
         # The class without a head has no prefix.
         weight = f"{module}.weight" if f"{module}.weight" in shapes else f"{PREFIX}{module}.weight"
         shape = shapes.get(weight, ())
+        if weight in factors:
+            raise ValueError(f"{path}: {weight} has factors twice, under names with and without {PREFIX!r}")
         if len(shape) != 2 or weight in fixed:
             raise ValueError(f"{path}: {module} is no matrix of this model that can be changed")
         if pair.keys() != {"A", "B"}:
@@ -143,8 +155,9 @@ def _rank_and_scale(said: Mapping[str, Any], module: str, path: Path) -> tuple[i
     )
     if type(rank) is not int or rank < 1:
         raise ValueError(f"{path}: r = {rank!r} is no positive number")
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
-        raise ValueError(f"{path}: lora_alpha = {alpha!r} is no number")
+    # Of a whole number that no float has, `math.isfinite` raises.
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not abs(alpha) <= MOST_ALPHA:
+        raise ValueError(f"{path}: lora_alpha = {alpha!r} is no number up to {MOST_ALPHA}")
     return rank, alpha / (math.sqrt(rank) if said.get("use_rslora") else rank)
 
 
@@ -154,5 +167,5 @@ def _of_module(said: Mapping[str, Any], key: str, patterns_key: str, module: str
     try:
         matches = (value for pattern, value in patterns.items() if re.match(rf"(.*\.)?({pattern})$", module))
         return next(matches, said.get(key))
-    except (re.error, AttributeError):
+    except (re.error, AttributeError, OverflowError, RecursionError):
         raise ValueError(f"{path}: {patterns_key} = {str(patterns)[:60]!r} has no patterns of names") from None

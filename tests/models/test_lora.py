@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -163,6 +164,14 @@ def spoil(change: Callable[[dict[str, Tensor]], object]) -> Callable[[Path], Non
     return spoiled
 
 
+def as_fifo(name: str) -> Callable[[Path], None]:
+    def changed(directory: Path) -> None:
+        (directory / name).unlink()
+        os.mkfifo(directory / name)
+
+    return changed
+
+
 def renamed(old: str, new: str) -> Callable[[Path], None]:
     def change(tensors: dict[str, Tensor]) -> None:
         for name in list(tensors):
@@ -172,6 +181,11 @@ def renamed(old: str, new: str) -> Callable[[Path], None]:
 
 
 A = f"base_model.model.{Q}.lora_A.weight"
+DEFAULT_A = A.replace(".weight", ".default.weight")
+
+
+def without_prefix(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.replace(".model.model.", ".model."): tensor.clone() for name, tensor in tensors.items()}
 
 
 @pytest.mark.parametrize(
@@ -186,16 +200,24 @@ A = f"base_model.model.{Q}.lora_A.weight"
         ({"init_lora_weights": "pissa"}, None, "init_lora_weights = 'pissa' is not supported, only True or False or"),
         ({"r": 0}, None, "r = 0 is no positive number"),
         ({"lora_alpha": "x"}, None, "lora_alpha = 'x' is no number"),
+        ({"lora_alpha": 10**400}, None, "lora_alpha = 10+ is no number up to"),
+        ({"lora_alpha": 1e300}, None, "is no number up to 1000000.0"),
+        ({"rank_pattern": {"a{99999999999}": 4}}, None, "rank_pattern = .* has no patterns of names"),
+        ({"rank_pattern": {"(" * 5000: 4}}, None, "rank_pattern = .* has no patterns of names"),
         ({"rank_pattern": {"(": 4}}, None, "rank_pattern = .* has no patterns of names"),
         ({"r": 8}, None, r"lora_A.weight is \[4, \d+\], model and adapter_config.json say \[8, \d+\]"),
         ({}, spoil(lambda tensors: tensors.pop(A)), f"{Q} lacks lora_A"),
         ({}, spoil(lambda tensors: tensors.update({A: tensors[A].long()})), f"{A} is I64, only BF16, F16, F32"),
         ({}, spoil(lambda tensors: tensors.clear()), "has no lora_A and lora_B"),
+        ({}, spoil(lambda tensors: tensors.update({DEFAULT_A: tensors[A].clone()})), f"lora_A of {Q} is there twice"),
+        ({}, spoil(lambda tensors: tensors.update(without_prefix(tensors))), "has factors twice, under names with and"),
         ({}, renamed("q_proj", "z_proj"), "z_proj is no matrix of this model that can be changed"),
         ({}, renamed("lora_A", "lora_magnitude"), "only lora_A and lora_B of matrices"),
         ({}, renamed(Q, "model.embed_tokens"), "model.embed_tokens is no matrix of this model that can be changed"),
         ({}, lambda d: (d / "adapter_model.safetensors").unlink(), "has no adapter_model.safetensors"),
         ({}, lambda d: (d / "adapter_model.safetensors").write_bytes(b"x"), "adapter_model.safetensors cannot be read"),
+        ({}, as_fifo("adapter_model.safetensors"), "adapter_model.safetensors is no regular file"),
+        ({}, as_fifo("adapter_config.json"), "adapter_config.json is no regular file"),
         ({}, lambda d: (d / "adapter_config.json").unlink(), "has no adapter_config.json: not the directory of an"),
         ({}, lambda d: (d / "adapter_config.json").write_text("["), "adapter_config.json cannot be read"),
     ],
@@ -211,6 +233,15 @@ def test_what_cannot_be_merged_is_refused_in_one_line(
         with_adapter(config, str(adapter))
     assert str(raised.value).startswith("--lora: ")
     assert "\n" not in str(raised.value)
+
+
+def test_factors_that_are_no_finite_numbers_are_named(tmp_path: Path) -> None:
+    """Training that diverged leaves them, and every answer would be NaN."""
+    directory = write_checkpoint(tmp_path / "model", "DreamModel")
+    adapter = write_adapter(tmp_path / "adapter")
+    spoil(lambda tensors: tensors[A].view(-1)[:1].fill_(math.nan))(adapter)
+    with pytest.raises(ModelError, match=rf"{Q}\.lora_B\.weight and .*lora_A\.weight are not finite numbers"):
+        load(directory, adapter)
 
 
 def test_a_head_that_is_the_embedding_cannot_be_changed(tmp_path: Path) -> None:
