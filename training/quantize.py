@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -237,18 +238,24 @@ FORMATS = (*FP8, *INT4)
 
 
 def quantize(source: Path, target: Path, form: str, group: int, inputs: Mapping[str, Tensor] | None = None) -> None:
-    """Write the checkpoint in `source` to `target` in a format. Raises `ValueError` for groups that do not divide."""
-    inner, stored = _inner_matrices(read_config(source)), Tensors()
+    """Write the checkpoint in `source` to `target` in a format. Raises `ValueError` for groups that do not divide,
+    numbers that are not finite, and matrices under other names."""
+    inner, stored, done = _inner_matrices(read_config(source)), Tensors(), set[str]()
     for shard in sorted(source.glob("*.safetensors")):
         for name, tensor in load_file(shard).items():
             if name not in inner:
                 stored[name] = tensor
                 continue
+            if not tensor.isfinite().all():
+                raise ValueError(f"{shard}: {name} has numbers that are not finite")
+            done.add(name)
             if form in FP8:
                 parts = FP8[form][0](tensor.float())
             else:
                 parts = INT4[form][0](rounded(tensor.float(), group, inputs and inputs[name]))
             stored |= {f"{name.removesuffix('.weight')}.{role}": part for role, part in parts.items()}
+    if done != inner:  # as in files whose names lack a prefix
+        raise ValueError(f"{source} has no {min(inner - done)} to quantize")
     target.mkdir(parents=True)
     for path in source.iterdir():
         if path.is_file() and ".safetensors" not in path.suffixes and path.name != "config.json":
@@ -292,7 +299,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ModelError(f"{source} is quantized already")
         inputs = inputs_of(options.model, source) if options.calibrate else None
         quantize(source, options.directory, options.format, options.group_size, inputs)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, SafetensorError) as error:
         parser.error(str(error))
     return 0
 

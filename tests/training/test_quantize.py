@@ -7,17 +7,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from asynclane.kernels.linear import dequantize
 from asynclane.models.checkpoint.config import read_config
 from asynclane.models.checkpoint.registry import find_model
-from asynclane.models.checkpoint.weights import TensorPlace, check_weights, load_weights
+from asynclane.models.checkpoint.weights import SINGLE, TensorPlace, check_weights, load_weights
 from asynclane.models.network import allocate
 from asynclane.models.numerics import Numerics
 from asynclane.training.quantize import FORMATS, main, rounded
 
 from ..support.checkpoints import write_checkpoint
 
+DOWN = "model.layers.0.mlp.down_proj.weight"
 ERROR = {"fp8-channel": 0.04, "fp8-blocks": 0.04, "awq": 0.12, "gptq": 0.12, "int4": 0.12}
 
 
@@ -70,6 +72,21 @@ def test_what_cannot_be_written_is_refused_in_a_line(tmp_path: Path, capsys: pyt
         with pytest.raises(SystemExit, match="2"):
             main([tiny, str(tmp_path / target), "--format", "awq", "--group-size", group])
         assert capsys.readouterr().err.splitlines()[-1].endswith(message)
+    for spoil, message in (
+        (lambda tensors: tensors[DOWN].view(-1)[:1].fill_(math.nan), f"{DOWN} has numbers that are not finite"),
+        (lambda tensors: tensors.update({"layers.x": tensors.pop(DOWN)}), f"has no {DOWN} to quantize"),
+        (lambda tensors: None, "file not fully covered"),
+    ):
+        source = write_checkpoint(tmp_path / "source", "DreamModel")
+        tensors = load_file(source / SINGLE)
+        spoil(tensors)
+        save_file(tensors, source / SINGLE)
+        if message == "file not fully covered":
+            (source / SINGLE).write_bytes((source / SINGLE).read_bytes()[:-3])
+        with pytest.raises(SystemExit, match="2"):
+            main([str(source), str(tmp_path / "new"), "--format", "awq", "--group-size", "32"])
+        assert capsys.readouterr().err.splitlines()[-1].endswith(message)
+        assert not (tmp_path / "new").exists()
     with pytest.raises(SystemExit, match="2"):
         main([tiny, str(tmp_path / "new"), "--format", "fp8-blocks", "--calibrate"])
     assert "--calibrate is for awq, gptq, int4 and one of tiny-llada" in capsys.readouterr().err
