@@ -107,8 +107,11 @@ def _take_named_model(arguments: argparse.Namespace) -> None:
 def _complain(problem: Exception) -> int:
     if isinstance(problem, BrokenPipeError):  # an OSError, but no misuse
         raise problem
+    line = " ".join(str(problem).split())
+    # Names come from files, and could move a terminal's cursor.
+    shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in line)
     with suppress(BrokenPipeError):  # without a reader it is still misuse
-        print(f"asynclane: {' '.join(str(problem).split())}", file=sys.stderr)
+        print(f"asynclane: {shown}", file=sys.stderr)
     return MISUSED
 
 

@@ -89,6 +89,14 @@ def test_misuse_is_one_line_and_exit_code_2(argv: list[str], message: str, capsy
     assert message in one_line(capsys)
 
 
+def test_a_name_in_an_error_cannot_move_the_cursor(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "\x1b[2J").mkdir()
+    assert code_of(["inspect", str(tmp_path / "\x1b[2J")]) == 2
+    line = one_line(capsys)
+    assert r"\x1b[2J" in line
+    assert "\x1b" not in line
+
+
 def test_a_bad_environment_variable_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setenv("ASYNCLANE_DEVICE", "toaster")
     assert cli.main(["serve"]) == 2
