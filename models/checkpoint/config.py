@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import textwrap
 from collections.abc import Callable, Mapping
@@ -56,6 +57,8 @@ class Experts:
         chosen, groups, live = self.routing.chosen, self.routing.groups, self.routing.live_groups
         if min(self.count, self.ff_dim, chosen, groups, live) < 1 or min(self.shared_ff_dim, self.first_layer) < 0:
             raise ValueError(f"experts cannot be computed: {self}")
+        if not 0 < self.routing.scale < math.inf:
+            raise ValueError(f"weights of experts cannot be scaled by {self.routing.scale}")
         size = self.count // groups
         # A group is as strong as its two best experts.
         if self.count % groups or live > groups or (groups > 1 and size < 2):
@@ -180,7 +183,7 @@ def read_config(directory: Path, block_size: int | None = None) -> ModelConfig:
     if raw.get("mask_token_id") is None and (mask := _mask_of_tokenizer(directory)) is not None:
         raw["mask_token_id"] = mask
     said = _Keys(raw)
-    said.block_size, said.names = block_size, (directory.name, directory.absolute().parents[1].name)
+    said.block_size, said.names = block_size, _names(directory)
     try:
         config = _checked(READERS[name](name, said))
         _refuse_unread(said, config)
@@ -191,6 +194,12 @@ def read_config(directory: Path, block_size: int | None = None) -> ModelConfig:
         raise ModelError(f"{path} lacks {error}") from None
     except (TypeError, ValueError, OverflowError, AttributeError) as error:
         raise ModelError(f"{path}: {error}") from None
+
+
+def _names(directory: Path) -> tuple[str, ...]:
+    """The name of a directory, also of one that is given as `.`, and that of a repository in Hugging Face's cache."""
+    whole = Path(os.path.abspath(directory))  # not resolved: the name of a link counts
+    return (whole.name, *(above.name for above in whole.parents[1:2]))
 
 
 class _Keys(dict[str, Any]):
@@ -350,6 +359,30 @@ def _require(raw: Mapping[str, Any], fixed: Mapping[str, object]) -> None:
             raise ValueError(f"{key} = {_shown(said)} is not supported, only {value!r}")
 
 
+def _whole(raw: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    """A whole number, which files may write with a point. `default`: of a key that is missing, null or 0. Raises
+    `ValueError` for anything else, which `int` would cut or read as a number."""
+    value = raw[key] if default is None else raw.get(key) or default
+    if isinstance(value, bool) or not (isinstance(value, int) or (isinstance(value, float) and value.is_integer())):
+        raise ValueError(f"{key} = {_shown(value)} is no whole number")
+    return int(value)
+
+
+def _number(raw: Mapping[str, Any], key: str) -> float:
+    value = raw[key]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
+        raise ValueError(f"{key} = {_shown(value)} is no number")
+    return value
+
+
+def _flag(raw: Mapping[str, Any], key: str, default: bool | None = None) -> bool:
+    """`default`: of a key that is missing. The string "false" is refused: for Python it is true."""
+    value = raw[key] if default is None else raw.get(key, default)
+    if value not in (None, True, False):
+        raise ValueError(f"{key} = {_shown(value)} is neither true nor false")
+    return bool(value)
+
+
 # What a configuration must say where the network here knows only one way, if it says anything.
 _LLADA_FIXED: Mapping[str, object] = {
     "activation_type": "silu",
@@ -370,20 +403,20 @@ _SDAR_FIXED: Mapping[str, object] = {"attention_bias": False, "qk_norm": True, "
 
 def _llada(name: str, raw: _Keys) -> ModelConfig:
     _require(raw, _LLADA_FIXED)
-    dim, heads = int(raw["d_model"]), int(raw["n_heads"])
+    dim, heads = _whole(raw, "d_model"), _whole(raw, "n_heads")
     return ModelConfig(
         architecture=name,
         dim=dim,
-        layers=int(raw["n_layers"]),
+        layers=_whole(raw, "n_layers"),
         heads=heads,
-        kv_heads=int(raw.get("n_kv_heads") or heads),
-        ff_dim=int(raw.get("mlp_hidden_size") or raw["mlp_ratio"] * raw["d_model"]),
-        vocab_size=int(raw.get("embedding_size") or raw["vocab_size"]),
-        max_model_len=int(raw["max_sequence_length"]),
+        kv_heads=_whole(raw, "n_kv_heads", heads),
+        ff_dim=_whole(raw, "mlp_hidden_size", 0) or int(_number(raw, "mlp_ratio") * dim),
+        vocab_size=_whole(raw, "embedding_size", 0) or _whole(raw, "vocab_size"),
+        max_model_len=_whole(raw, "max_sequence_length"),
         norm_eps=float(raw.get("rms_norm_eps", 1e-5)),
         rope_theta=_rope_theta(raw, 10000.0),
-        tied_head=bool(raw.get("weight_tying", False)),
-        mask_id=int(raw["mask_token_id"]),
+        tied_head=_flag(raw, "weight_tying", False),
+        mask_id=_whole(raw, "mask_token_id"),
         head_dim=_head_dim(raw, dim, heads),
     )
 
@@ -392,20 +425,20 @@ def _qwen(name: str, raw: _Keys, *, ff_dim: int | None = None, mask_id: int | No
     """The shape of a family whose configuration has Qwen's names. `ff_dim`: where that is no dense layer's; `mask_id`:
     that of the published code, if no file names it."""
     _require(raw, _QWEN_FIXED)
-    dim, heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
+    dim, heads = _whole(raw, "hidden_size"), _whole(raw, "num_attention_heads")
     return ModelConfig(
         architecture=name,
         dim=dim,
-        layers=int(raw["num_hidden_layers"]),
+        layers=_whole(raw, "num_hidden_layers"),
         heads=heads,
-        kv_heads=int(raw.get("num_key_value_heads") or heads),
-        ff_dim=int(raw["intermediate_size"]) if ff_dim is None else ff_dim,
-        vocab_size=int(raw["vocab_size"]),
-        max_model_len=int(raw["max_position_embeddings"]),
+        kv_heads=_whole(raw, "num_key_value_heads", heads),
+        ff_dim=_whole(raw, "intermediate_size") if ff_dim is None else ff_dim,
+        vocab_size=_whole(raw, "vocab_size"),
+        max_model_len=_whole(raw, "max_position_embeddings"),
         norm_eps=float(raw["rms_norm_eps"]),
         rope_theta=_rope_theta(raw),
-        tied_head=bool(raw.get("tie_word_embeddings", False)),
-        mask_id=int(raw["mask_token_id"] if mask_id is None or raw.get("mask_token_id") is not None else mask_id),
+        tied_head=_flag(raw, "tie_word_embeddings", False),
+        mask_id=_whole(raw, "mask_token_id") if mask_id is None or raw.get("mask_token_id") is not None else mask_id,
         head_dim=_head_dim(raw, dim, heads),
         **more,
     )
@@ -443,8 +476,8 @@ def _sdar(name: str, raw: _Keys) -> ModelConfig:
 def _sdar_moe(name: str, raw: _Keys) -> ModelConfig:
     """Qwen3-MoE's network with attention within blocks."""
     _require(raw, {**_SDAR_FIXED, "decoder_sparse_step": 1, "mlp_only_layers": []})
-    routing = Routing(int(raw["num_experts_per_tok"]), normed=bool(raw.get("norm_topk_prob", False)))
-    experts = Experts(int(raw["num_experts"]), int(raw["moe_intermediate_size"]), routing)
+    routing = Routing(_whole(raw, "num_experts_per_tok"), normed=_flag(raw, "norm_topk_prob", False))
+    experts = Experts(_whole(raw, "num_experts"), _whole(raw, "moe_intermediate_size"), routing)
     return _qwen(name, raw, mask_id=_SDAR_MASK, qk_norm=True, **_blocks(raw, _SDAR_BLOCK), experts=experts)
 
 
@@ -465,13 +498,13 @@ def _llada_moe(name: str, raw: _Keys) -> ModelConfig:
     if not all(raw["moe_layer_freq"]):
         raise ValueError("moe_layer_freq with layers that have no experts is not supported")
     experts = Experts(
-        int(raw["num_experts"]), int(raw["expert_intermediate_size"]), Routing(int(raw["num_experts_per_tok"]))
+        _whole(raw, "num_experts"), _whole(raw, "expert_intermediate_size"), Routing(_whole(raw, "num_experts_per_tok"))
     )
     return _qwen(
         name,
         raw,
         ff_dim=experts.ff_dim,
-        qk_norm=bool(raw["qk_layernorm"]),
+        qk_norm=_flag(raw, "qk_layernorm"),
         rotary_share=float(raw.get("partial_rotary_factor") or 1.0),
         experts=experts,
     )
@@ -500,21 +533,21 @@ def _llada2(name: str, raw: _Keys) -> ModelConfig:
     controls = [raw.get(key) for key in ("delete_token_id", "split_token_id")]
     if None in controls and controls != [None, None]:
         raise ValueError("delete_token_id and split_token_id go together, and one of them is missing")
-    chosen, ff_dim = int(raw["num_experts_per_tok"]), int(raw["moe_intermediate_size"])
+    chosen, ff_dim = _whole(raw, "num_experts_per_tok"), _whole(raw, "moe_intermediate_size")
     experts = Experts(
-        count=int(raw["num_experts"]),
+        count=_whole(raw, "num_experts"),
         ff_dim=ff_dim,
         routing=Routing(
             chosen,
             sigmoid=True,
             normed=chosen > 1,
-            scale=float(raw["routed_scaling_factor"]),
-            groups=int(raw.get("n_group") or 1),
-            live_groups=int(raw.get("topk_group") or 1),
+            scale=_number(raw, "routed_scaling_factor"),
+            groups=_whole(raw, "n_group", 1),
+            live_groups=_whole(raw, "topk_group", 1),
         ),
         biased=True,
-        shared_ff_dim=ff_dim * int(raw.get("num_shared_experts") or 0),
-        first_layer=int(raw.get("first_k_dense_replace") or 0),
+        shared_ff_dim=ff_dim * _whole(raw, "num_shared_experts", 0),
+        first_layer=_whole(raw, "first_k_dense_replace", 0),
     )
     return _qwen(
         name,
@@ -533,8 +566,8 @@ def _wedlm(name: str, raw: _Keys) -> ModelConfig:
         name,
         raw,
         mask_id=151665,
-        qkv_bias=bool(raw.get("attention_bias", True)),
-        qk_norm=bool(raw.get("qk_norm", False)),
+        qkv_bias=_flag(raw, "attention_bias", True),
+        qk_norm=_flag(raw, "qk_norm", False),
         block_size=1,
         known_first=True,
     )
@@ -553,22 +586,30 @@ def _gemma(name: str, raw: Mapping[str, Any]) -> ModelConfig:
     """DiffusionGemma's network (transformers 5.24, models/diffusion_gemma), its text part: images are not computed."""
     _require(raw, {"tie_word_embeddings": True})
     text = raw["text_config"]
+    if not isinstance(text, Mapping):
+        raise ValueError(f"text_config = {_shown(text)} is no object")
     if not isinstance(raw.get("vision_config", {}), dict | None):  # images are not computed, whatever it says
         raise ValueError(f"vision_config = {_shown(raw['vision_config'])} is no object")
     _require(text, _GEMMA_FIXED)
     if text.get("use_bidirectional_attention") not in (None, "vision"):
         raise ValueError("use_bidirectional_attention = 'all' is not supported: the encoder here is causal")
-    layers, dim = int(text["num_hidden_layers"]), int(text["hidden_size"])
+    layers, dim = _whole(text, "num_hidden_layers"), _whole(text, "hidden_size")
+    if not 1 <= layers <= MOST["layers"]:
+        raise ValueError(f"num_hidden_layers = {layers} is not from 1 to {MOST['layers']}")
     kinds = text.get("layer_types") or [
         "sliding_attention" if (layer + 1) % _GEMMA_PERIOD else "full_attention" for layer in range(layers)
     ]
-    if len(kinds) != layers or not set(kinds) <= {"sliding_attention", "full_attention"}:
+    if (
+        not isinstance(kinds, list)
+        or len(kinds) != layers
+        or not {*map(str, kinds)} <= {"sliding_attention", "full_attention"}
+    ):
         raise ValueError(f"layer_types = {_shown(kinds)} are not {layers} of sliding_attention and full_attention")
     sliding, full = _gemma_heads(text, [*kinds[:-1], "full_attention"])
-    chosen = Routing(int(text["top_k_experts"]), normed=True)
-    experts = Experts(int(text["num_experts"]), int(text["moe_intermediate_size"]), chosen)
+    chosen = Routing(_whole(text, "top_k_experts"), normed=True)
+    experts = Experts(_whole(text, "num_experts"), _whole(text, "moe_intermediate_size"), chosen)
     canvas = CanvasNetwork(
-        canvas_length=int(raw["canvas_length"]),
+        canvas_length=_whole(raw, "canvas_length"),
         softcap=float(text.get("final_logit_softcapping") or 30.0),  # transformers does not write its own
         sliding=sliding,
         full=full,
@@ -579,15 +620,15 @@ def _gemma(name: str, raw: Mapping[str, Any]) -> ModelConfig:
         architecture=name,
         dim=dim,
         layers=layers,
-        heads=int(text["num_attention_heads"]),
+        heads=_whole(text, "num_attention_heads"),
         kv_heads=sliding.kv_heads,
-        ff_dim=int(text["intermediate_size"]),
-        vocab_size=int(text["vocab_size"]),
-        max_model_len=int(text["max_position_embeddings"]),
+        ff_dim=_whole(text, "intermediate_size"),
+        vocab_size=_whole(text, "vocab_size"),
+        max_model_len=_whole(text, "max_position_embeddings"),
         norm_eps=float(text["rms_norm_eps"]),
         rope_theta=sliding.rope_theta,
         tied_head=True,
-        mask_id=int(raw.get("mask_token_id") or text.get("pad_token_id") or 0),  # nothing but room in its canvases
+        mask_id=_whole(raw, "mask_token_id", 0) or _whole(text, "pad_token_id", 0),  # nothing but room in its canvases
         head_dim=sliding.head_dim,
         qk_norm=True,
         block_size=1,
@@ -607,9 +648,11 @@ def _gemma_heads(text: Mapping[str, Any], kinds: list[str]) -> tuple[Heads, Head
             raise ValueError(f"per_layer_config of layer {at}, which has a window, is not supported")
     if text.get("attention_k_eq_v") is False:
         raise ValueError("attention_k_eq_v = False is not supported: full layers make values of keys")
-    window, kv_heads, head_dim = (int(text[key]) for key in ("sliding_window", "num_key_value_heads", "head_dim"))
-    full_dim = int(given[0].get("head_dim") or text.get("global_head_dim") or 512)
-    full_heads = given[0].get("num_key_value_heads") or text.get("num_global_key_value_heads") or kv_heads
+    window, kv_heads, head_dim = (_whole(text, key) for key in ("sliding_window", "num_key_value_heads", "head_dim"))
+    if not 1 <= window <= MOST["max_model_len"]:
+        raise ValueError(f"sliding_window = {window} is not from 1 to {MOST['max_model_len']}")
+    full_dim = _whole(given[0], "head_dim", 0) or _whole(text, "global_head_dim", 512)
+    full_heads = _whole(given[0], "num_key_value_heads", 0) or _whole(text, "num_global_key_value_heads", kv_heads)
     said = text.get("rope_parameters") or {}
     near: dict[str, Any] = {"rope_type": "default", "rope_theta": 10_000.0} | said.get("sliding_attention", {})
     far: dict[str, Any] = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6}
@@ -620,23 +663,28 @@ def _gemma_heads(text: Mapping[str, Any], kinds: list[str]) -> tuple[Heads, Head
     rotated = int(float(far["partial_rotary_factor"]) * full_dim // 2)
     return (
         Heads(kv_heads, head_dim, float(near["rope_theta"]), head_dim // 2, window),
-        Heads(int(full_heads), full_dim, float(far["rope_theta"]), rotated, shared=True),
+        Heads(full_heads, full_dim, float(far["rope_theta"]), rotated, shared=True),
     )
 
 
 def _gemma_sampler(said: Mapping[str, Any]) -> tuple[tuple[str, object], ...]:
     found = {key: said[key] for key in _GEMMA_SAMPLER if said.get(key) is not None}
     sampler = said.get("sampler_config") or {}
+    if not isinstance(sampler, dict):
+        raise ValueError(f"generation_config.json: sampler_config = {_shown(sampler)} is no object")
     if sampler.get("_cls_name", "EntropyBoundSamplerConfig") != "EntropyBoundSamplerConfig":
         raise ValueError(f"generation_config.json: sampler {_shown(sampler['_cls_name'])} is not supported")
     if "entropy_bound" in sampler:
         found["entropy_bound"] = sampler["entropy_bound"]
+    for key, value in found.items():  # whether a number suits is for the decoder to say
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"generation_config.json: {key} = {_shown(value)} is no number")
     return tuple(found.items())
 
 
 def _head_dim(raw: Mapping[str, Any], dim: int, heads: int) -> int:
     if raw.get("head_dim") is not None:
-        return int(raw["head_dim"])
+        return _whole(raw, "head_dim")
     if dim % max(1, heads):
         raise ValueError(f"{heads} heads do not divide {dim} evenly")
     return dim // max(1, heads)  # no head at all is refused with the other sizes
@@ -670,7 +718,7 @@ def _blocks(raw: _Keys, published: int, keys: tuple[str, ...] = ("block_size", "
         sources = {f"the name's end {match[0]!r}": int(match[1]) for match in found if match}
     sources = sources or {"the family's published models": published}
     source, block = next(iter(sources.items()))
-    if type(block) is not int or block < 1 or len({*sources.values()}) > 1:
+    if type(block) is not int or block < 1 or any(other != block for other in sources.values()):
         raise ValueError(f"block size is {' or '.join(map(repr, sources.values()))}")
     return {"block_size": block, "block_source": source}
 

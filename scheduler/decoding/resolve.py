@@ -174,6 +174,9 @@ def _params(
     if "cache" in defaults:
         cache = check("cache", overrides.get("cache", defaults["cache"]), ALL_PARAMS["cache"])
         defaults |= CACHES[str(cache)].DEFAULTS
+    for param, value in pattern.sampler:  # of a checkpoint's file
+        if param in defaults:
+            check(param, value, ALL_PARAMS[param])
     for param in overrides:
         if param not in defaults:
             raise ParamError(param, f"{_no_param(name, param, overrides)}; it has: {', '.join(defaults)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from asynclane.models.checkpoint.split import Rank
 from asynclane.models.checkpoint.weights import SINGLE, check_weights
 from asynclane.models.exec.memory import Memory
 from asynclane.scheduler.contract import Ints
+from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
+from asynclane.scheduler.decoding.params import ParamError
+from asynclane.scheduler.decoding.resolve import resolve
 
 from ..support.gemma import (
     CANVAS,
@@ -173,10 +177,17 @@ def test_tensors_of_both_sides_are_found_under_either_name(directory: Path, tmp_
         ("text_config", {"use_bidirectional_attention": "all"}, "the encoder here is causal"),
         ("text_config", {"attention_chunk_size": 64}, "attention_chunk_size = 64 is not supported"),
         ("text_config", {"layer_types": ["full_attention"]}, "are not 6 of"),
+        ("text_config", {"layer_types": [["full_attention"]] * 6}, "are not 6 of"),
+        ("text_config", {"layer_types": None, "num_hidden_layers": 10**10}, "num_hidden_layers = 10000000000 is not"),
+        ("text_config", {"sliding_window": 0}, "sliding_window = 0 is not from 1 to"),
+        ("text_config", {"sliding_window": 2**31}, "sliding_window = 2147483648 is not from 1 to"),
+        ("text_config", {"top_k_experts": 2.5}, "top_k_experts = 2.5 is no whole number"),
         ("text_config", {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "only 'proportional'"),
         ("text_config", {"per_layer_config": {"5": {"sliding_window": 4}}}, "full layers must be alike"),
         ("text_config", {"per_layer_config": {"1": {"head_dim": 4}}}, "layer 1, which has a window"),
         ("", {"tie_word_embeddings": False}, "tie_word_embeddings = False is not supported"),
+        ("", {"text_config": None}, "text_config = None is no object"),
+        ("", {"canvas_length": None}, "canvas_length = None is no whole number"),
         ("", {"canvas_length": 0}, "canvas_length 0"),
     ],
 )
@@ -205,6 +216,29 @@ def test_the_samplers_parameters_are_those_of_generation_config(directory: Path,
     (tmp_path / "generation_config.json").write_text(json.dumps({"sampler_config": sampler}))
     with pytest.raises(ModelError, match="sampler 'Other' is not supported"):
         read_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"max_denoising_steps": "x"}, "generation_config.json: max_denoising_steps = 'x' is no number"),
+        ({"sampler_config": {"entropy_bound": math.nan}}, "generation_config.json: entropy_bound = nan is no number"),
+        ({"sampler_config": [1]}, r"generation_config.json: sampler_config = \[1\] is no object"),
+    ],
+)
+def test_a_sampler_that_is_no_numbers_is_refused(
+    directory: Path, tmp_path: Path, said: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "config.json").write_text((directory / "config.json").read_text())
+    (tmp_path / "generation_config.json").write_text(json.dumps(said))
+    with pytest.raises(ModelError, match=message):
+        read_config(tmp_path)
+
+
+@pytest.mark.parametrize("said", [{"max_denoising_steps": 0}, {"max_denoising_steps": 2.5}, {"t_max": -1.0}])
+def test_a_sampler_out_of_range_makes_its_decoder_fail_by_name(said: dict[str, Any]) -> None:
+    with pytest.raises(ParamError, match=f"{next(iter(said))} must be a"):
+        resolve("renoise", {}, 64, AttentionPattern(block_size=1, canvas_length=16, sampler=tuple(said.items())))
 
 
 def test_quantized_weights_stay_near(tmp_path: Path) -> None:

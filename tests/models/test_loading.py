@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -97,7 +98,8 @@ def test_bad_weights_are_named(checkpoint: Path, spoil: Callable[[Path], object]
     [
         ({"architectures": ["GPT2LMHeadModel"]}, "'GPT2LMHeadModel' is not supported; supported: LLaDAModelLM"),
         ({"architectures": "absent"}, "None is not supported"),
-        ({"n_layers": "many"}, "many"),
+        ({"n_layers": "many"}, "n_layers = 'many' is no whole number"),
+        ({"mlp_hidden_size": None, "mlp_ratio": "4", "d_model": 10**12}, "mlp_ratio = '4' is no number"),
         ({"n_heads": 3}, "do not divide 256 evenly"),
         ({"mask_token_id": 5000}, "mask token 5000 is not below"),
         ({"alibi": True}, "alibi = True is not supported, only False"),
@@ -185,6 +187,25 @@ def test_a_block_size_is_that_of_the_setting_the_configuration_or_the_name(
     assert (config.block_size, config.block_source) == (size, source)
 
 
+def test_a_directory_has_its_name_also_where_it_is_given_as_a_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_config(tmp_path / "SDAR-8B-Chat-b32" / "below", "SDARForCausalLM", block_size=None)
+    write_config(tmp_path / "SDAR-8B-Chat-b32", "SDARForCausalLM", block_size=None)
+    monkeypatch.chdir(tmp_path / "SDAR-8B-Chat-b32")
+    assert read_config(Path()).block_size == 32
+    monkeypatch.chdir("below")
+    assert read_config(Path("..")).block_size == 32
+
+
+@pytest.mark.parametrize("directory", ["/", "/model"])
+def test_a_directory_at_the_root_is_read_as_any_other(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no directory above it whose name could be a repository's."""
+    text = (MODEL / "config.json").read_text()
+    monkeypatch.setattr(Path, "read_text", lambda path, **_: text)
+    assert read_config(Path(directory)).architecture == "LLaDAModelLM"
+
+
 def test_a_block_size_is_refused_by_networks_without_blocks(tmp_path: Path) -> None:
     write_config(tmp_path, "DreamModel")
     with pytest.raises(ModelError, match="--block-size is for block-causal models: DreamModel has no blocks"):
@@ -201,10 +222,17 @@ def test_a_block_size_is_refused_by_networks_without_blocks(tmp_path: Path) -> N
         ("SDARForCausalLM", {"attention_bias": True}, "attention_bias = True is not supported, only False"),
         ("SDARForCausalLM", {"block_size": 4.7}, "block size is 4.7"),
         ("SDARForCausalLM", {"block_size": 4, "block_length": 8}, "block size is 4 or 8"),
+        ("SDARForCausalLM", {"block_size": 4, "block_length": [8]}, r"block size is 4 or \[8\]"),
         ("SDARForCausalLM", {"block_size": 10**30}, "do not fit a context of"),
         ("SDARForCausalLM", {"rope_scaling": "x"}, "config.json: "),
         ("SDARMoeForCausalLM", {"decoder_sparse_step": 2}, "decoder_sparse_step = 2 is not supported, only 1"),
         ("SDARMoeForCausalLM", {"mlp_only_layers": [0]}, r"mlp_only_layers = \[0\] is not supported"),
+        ("SDARMoeForCausalLM", {"num_experts_per_tok": 2.5}, "num_experts_per_tok = 2.5 is no whole number"),
+        ("SDARMoeForCausalLM", {"num_experts_per_tok": True}, "num_experts_per_tok = True is no whole number"),
+        ("SDARMoeForCausalLM", {"max_position_embeddings": math.inf}, "max_position_embeddings = inf is no whole"),
+        ("SDARMoeForCausalLM", {"norm_topk_prob": "false"}, "norm_topk_prob = 'false' is neither true nor false"),
+        ("LLaDA2MoeModelLM", {"routed_scaling_factor": math.nan}, "routed_scaling_factor = nan is no number"),
+        ("LLaDA2MoeModelLM", {"routed_scaling_factor": 0}, "weights of experts cannot be scaled by 0"),
         ("SDARMoeForCausalLM", {"num_experts_per_tok": 9}, "9 experts cannot be chosen of 8"),
         ("LLaDAMoEModelLM", {"moe_layer_freq": [0, 1]}, "layers that have no experts is not supported"),
         ("LLaDAMoEModelLM", {"norm_topk_prob": True}, "norm_topk_prob is not supported"),
