@@ -168,7 +168,7 @@ def read_config(directory: Path, block_size: int | None = None) -> ModelConfig:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if (directory / "adapter_config.json").exists():
-            raise ModelError(f"{directory} is a LoRA adapter: merge it into its base model, and serve that") from None
+            raise ModelError(f"{directory} is a LoRA adapter: serve its base model with --lora {directory}") from None
         raise ModelError(f"{directory} has no config.json: not a model directory") from None
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from None

@@ -153,7 +153,7 @@ def test_names_may_lack_the_prefix_of_the_network(tmp_path: Path, architecture: 
 
 def test_an_adapter_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(ModelError, match="is a LoRA adapter: merge it into its base model"):
+    with pytest.raises(ModelError, match="is a LoRA adapter: serve its base model with --lora"):
         read_config(tmp_path)
 
 
