@@ -111,9 +111,12 @@ def _short(value: object) -> str:
 def read_quantization(directory: Path, raw: Mapping[str, Any]) -> Quantization | None:
     """The quantization that `raw`, config.json, names, or the file of a tool beside it; None: nothing says of any.
     Raises `ValueError` with the key that cannot be read."""
-    for key in ("quantization_config", "compression_config"):
-        if raw.get(key) not in (None, {}, []):
-            return _of(_Section(key, raw[key]))
+    keys = ("quantization_config", "compression_config")
+    given = {key: raw[key] for key in keys if raw.get(key) not in (None, {}, [])}
+    if len(given) == 2 and raw["quantization_config"] != raw["compression_config"]:
+        raise ValueError(f"{' and '.join(given)} differ: remove the one that the tensors contradict")
+    for key, value in given.items():
+        return _of(_Section(key, value))
     for name in OWN_FILES:
         if (directory / name).is_file():
             try:

@@ -327,6 +327,14 @@ def test_a_missing_or_wrong_tensor_is_named(
         load(tmp_path)
 
 
+def test_two_configurations_that_differ_are_refused(tmp_path: Path) -> None:
+    edit(write_checkpoint(tmp_path, "DreamModel"), quantization_config=GPTQ, compression_config=GPTQ)
+    assert read_config(tmp_path).quantization is not None
+    edit(tmp_path, compression_config={**GPTQ, "checkpoint_format": "gptq_v2"})
+    with pytest.raises(ModelError, match="quantization_config and compression_config differ"):
+        read_config(tmp_path)
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("name", ["fp8", "fp8 blocks", "ct channel", "awq", "gptq", "gptq act order", "ct int4"])
 def test_a_scale_that_is_no_finite_number_is_named(tmp_path: Path, name: str, value: float) -> None:
