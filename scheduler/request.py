@@ -75,6 +75,7 @@ class Request:
     diffusing: bool = False
     preferences: Preferences = NEUTRAL
     ranks: int | None = None
+    ranks_param: str = "logprobs"  # the parameter that gives them
     share_group: str | None = None
     constraint: Constraint | None = None
     suffix: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
@@ -130,7 +131,7 @@ class Request:
             prompt=len(self.prompt),
             infill=self.infill,
             grammar="" if self.constraint is None else self.constraint.name,
-            logprobs=self.ranks is not None,
+            logprobs="" if self.ranks is None else self.ranks_param,
             measured=measured,
             watched=self.watched,
             penalty=self.preferences.penalty,

@@ -27,7 +27,7 @@ NAMES = tuple(
         (r"tools\.(\d+)\.function\.parameters", r"tools.\1.input_schema"),
         (r"tools\.(\d+)\.function\.name", r"tools.\1.name"),
         (r"tool_choice\.function\.name", "tool_choice.name"),
-        (r"response_format(?=: (?!unknown))", "output_config.format"),
+        (r"response_format(?=: (?!unknown)| is not for )", "output_config.format"),
     )
 )
 

@@ -45,7 +45,7 @@ class Line:
 def read_lines(path: Path, form: Form) -> list[Line]:
     """Raises `ValueError` for the first line of another form, and for an empty file; `OSError` if it cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8: {error}") from None
     except OSError as error:

@@ -14,6 +14,14 @@ from typing import Any, Self, TextIO
 
 Record = dict[str, Any]
 SHOWN = 60  # characters of a value in an error
+NUMBER, COUNT = (int, float), (int, type(None))
+# The fields of an answer that figures are made of, and their types.
+FIELDS: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("answer", "decoder", "prompt_sha256", "text", "finish"), (str,)),
+    **dict.fromkeys(("tokens", "seconds"), NUMBER),
+    **dict.fromkeys(("script_tokens", "forwards", "computed"), COUNT),
+    "points": (dict,),
+}
 
 
 class Results:
@@ -69,6 +77,8 @@ class Results:
                 if number == 1:
                     self._same(line["run"])
                 elif "answer" in line:
+                    if not all(isinstance(line[name], kinds) for name, kinds in FIELDS.items()):
+                        raise TypeError
                     self.answers[line["decoder"], line["answer"]] = line
             except (LookupError, TypeError, UnicodeDecodeError, json.JSONDecodeError):
                 raise ValueError(

@@ -14,7 +14,9 @@ from typing import Any
 
 from tqdm import tqdm
 
+from ...clients import StatusError
 from ...server.engine.wiring import open_checkpoint
+from ...server.errors import ApiError
 from ...server.settings import Settings
 from ..load.output import missing_output
 from .backends import Backend, InProcess, Options, Server
@@ -206,7 +208,10 @@ async def _measure(plan: Plan, backend: Backend, choice: Choice, results: Result
 
 async def _answer(plan: Plan, backend: Backend, choice: Choice, line: Line) -> Record:
     started = time.perf_counter()
-    reply = await backend.answer(plan.prompt(line), choice, plan.options)
+    try:
+        reply = await backend.answer(plan.prompt(line), choice, plan.options)
+    except (ApiError, StatusError) as error:  # as for a prompt that is too long
+        raise ValueError(f"{line.place}: {error}") from None
     seconds = time.perf_counter() - started
     return {
         "answer": line.key,

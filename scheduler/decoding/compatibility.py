@@ -31,6 +31,9 @@ Facts = TypeVar("Facts")
 # By message: the parameter to name, and the condition. Message and parameter are format strings of the facts `f`.
 Refusals: TypeAlias = Mapping[str, tuple[str, Callable[[Facts], object]]]
 
+# Pairs of parameters of which the first must not exceed the second.
+BOUNDS = (("t_min", "t_max"), ("lower_threshold", "upper_threshold"))
+
 
 @dataclass(frozen=True, slots=True)
 class DecoderFacts:
@@ -70,6 +73,11 @@ class DecoderFacts:
     def checks(self) -> bool:
         """True if its host rule checks drafts."""
         return self.rule is not None and self.rule.layout is Layout.VERIFIED
+
+    @property
+    def bound_given(self) -> Mapping[str, str]:
+        """The parameter to name of each pair of bounds: the lower one, unless only the upper one is given."""
+        return {low: high if high in self.overrides and low not in self.overrides else low for low, high in BOUNDS}
 
     def is_(self, **values: object) -> bool:
         """True if these parameters have these values."""
@@ -130,7 +138,7 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         lambda f: f.pattern.canvas_length and not f.spec.denoises,
     ),
     "t_min {f.params[t_min]} must not exceed t_max {f.params[t_max]}": (
-        "t_min",
+        "{f.bound_given[t_min]}",
         lambda f: f.spec.denoises and f.number("t_min") > f.number("t_max"),
     ),
     "decoder {f.name!r} is for block-causal models: this one sees the whole canvas": (
@@ -299,7 +307,7 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         lambda f: "answer_at" in f.params and f.number("answer_at") >= f.length,
     ),
     "lower_threshold {f.params[lower_threshold]} must not exceed upper_threshold {f.params[upper_threshold]}": (
-        "lower_threshold",
+        "{f.bound_given[lower_threshold]}",
         lambda f: f.number("lower_threshold") > f.number("upper_threshold"),
     ),
     "block_count {f.params[block_count]} exceeds the {f.forwards} forwards of a canvas of {f.length} (max_tokens)": (
@@ -381,7 +389,7 @@ class RequestFacts(VocabularyFacts):
     prompt: int  # tokens
     infill: str
     grammar: str
-    logprobs: bool
+    logprobs: str  # the parameter that requests them; empty if none does
     measured: bool  # the server knows the time of its steps
     watched: bool  # its lanes are reported
     penalty: str  # the parameter that sets a penalty on tokens of the answer; empty if none does
@@ -405,12 +413,9 @@ REQUEST_REFUSALS: Refusals[RequestFacts] = {
             ("infill", "{f.infill}", "the text before a canvas is all that it sees"),
             ("grammar", "{f.grammar}", "the tokens of a canvas change until it is done"),
             ("penalty", "{f.penalty}", "the tokens of a canvas change until it is done"),
+            ("logprobs", "{f.logprobs}", "the tokens of a canvas change until it is done"),
         )
     },
-    "logprobs and best_of are not for this model: the tokens of a canvas change until it is done": (
-        "logprobs",
-        _on_canvases("logprobs"),
-    ),
     "include_lanes is not for this model: a canvas is denoised as a whole": ("stream_options", _on_canvases("watched")),
     "{f.first} must begin with a token: this model predicts each token at the one before it": (
         "{f.first}",

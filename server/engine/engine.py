@@ -336,6 +336,7 @@ class Engine:
                 stops=options.stop_ids if options.min_tokens else (),
             ),
             ranks=options.ranks,
+            ranks_param=options.ranks_param,
             share_group=options.share_group,
             constraint=None if options.grammar is None else self._grammars.constraint(options.grammar),
             suffix=np.array(options.suffix, np.int32),

@@ -78,13 +78,13 @@ class AnswerOptions:
     ids with what is added to their logits, minus infinity for a ban. With `include_stop` a text ends with the stop
     string that ends it. `suffix` has the token ids after the answer, which then fills exactly `max_tokens` positions. A
     `template` says which of these are given: pairs of a number of open positions and the token ids after them. `ranks`
-    requests log-probabilities, with so many likeliest tokens each. `watch` requests lane events, `diffusing` all that
-    is committed after each step; the text is the same. Requests of one `share_group` differ in their seed alone. Only
-    requests of one `cache_salt` share the keys and values of prompts. Clients take turns in proportion to their
-    `weight`; the answers of one HTTP request are a `bundle`. `timeout_s` counts from the submission. `shown` has
-    special tokens that have text in this answer. With `scoring` there is no answer: the tokens given come back with
-    their log-probabilities, and count as no answer's. `candidates` are tokens of which the answer is one: its end has
-    their log-probabilities at its first position, without the grammar, if there are `ranks`.
+    requests log-probabilities, with so many likeliest tokens each; errors name `ranks_param`. `watch` requests lane
+    events, `diffusing` all that is committed after each step; the text is the same. Requests of one `share_group`
+    differ in their seed alone. Only requests of one `cache_salt` share the keys and values of prompts. Clients take
+    turns in proportion to their `weight`; the answers of one HTTP request are a `bundle`. `timeout_s` counts from the
+    submission. `shown` has special tokens that have text in this answer. With `scoring` there is no answer: the tokens
+    given come back with their log-probabilities, and count as no answer's. `candidates` are tokens of which the answer
+    is one: its end has their log-probabilities at its first position, without the grammar, if there are `ranks`.
     """
 
     max_tokens: int
@@ -106,6 +106,7 @@ class AnswerOptions:
     suffix: tuple[int, ...] = ()
     template: tuple[tuple[int, tuple[int, ...]], ...] = ()
     ranks: int | None = None
+    ranks_param: str = "logprobs"
     share_group: str | None = None
     cache_salt: str = ""
     client: str = ""

@@ -205,5 +205,11 @@ class CompletionRequest(GenerationRequest):
         return chosen if self.logprobs is None else self.logprobs
 
     @property
+    def ranks_param(self) -> str:
+        if self.logprobs is None:
+            return "best_of" if self.choices > self.kept else "suffix"
+        return "logprobs"
+
+    @property
     def shows_scores(self) -> bool:
         return self.logprobs is not None

@@ -266,6 +266,11 @@ class GenerationRequest(DecoderParams, Body):
         return None
 
     @property
+    def ranks_param(self) -> str:
+        """The parameter to name where log-probabilities are refused."""
+        return "logprobs"
+
+    @property
     def shows_scores(self) -> bool:
         return self.ranks is not None
 
@@ -333,6 +338,7 @@ class GenerationRequest(DecoderParams, Body):
             min_tokens=self.min_tokens or endless,
             grammar=grammar,
             ranks=self.ranks,
+            ranks_param=self.ranks_param,
             share_group=share_group,
             suffix=suffix,
             template=template,

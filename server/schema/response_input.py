@@ -365,6 +365,10 @@ class ResponsesChat(ChatCompletionRequest):
     def answer_limit(self) -> int | None:
         return self.max_tokens
 
+    @property
+    def ranks_param(self) -> str:
+        return "include"
+
     def _formats(self) -> Iterator[Wanted]:
         for wanted in super()._formats():
             param = wanted.param.replace("response_format.json_schema", "text.format")

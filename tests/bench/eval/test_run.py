@@ -19,6 +19,7 @@ from asynclane.bench.eval.run import _decoders as decoders_of
 from asynclane.bench.eval.tasks import Prompt, find
 from asynclane.server.cli import main as cli
 from asynclane.server.cli.params import parse_params
+from asynclane.server.errors import InvalidValue
 from asynclane.server.presets import PRESETS, DecoderLine
 from asynclane.server.settings import Settings
 
@@ -165,6 +166,35 @@ def test_so_is_that_of_another_model_of_other_problems_and_any_other_file(run: R
         assert (code, err.count("\n")) == (2, 1), text
         assert "give another --out" in err
         assert data.with_name("x").read_text(encoding="latin-1") == text
+
+
+@pytest.mark.parametrize("field", ["points", "tokens", "prompt_sha256"])
+def test_an_answer_without_what_figures_are_made_of_is_refused(field: str, run: Run, data: Path) -> None:
+    assert run(Known(), "--limit", "1", "--out", "o.jsonl")[0] == 0
+    path = data.parent / "o.jsonl"
+    head, answer, *_ = records(path)
+    for broken in ({name: value for name, value in answer.items() if name != field}, answer | {field: None}):
+        path.write_text(f"{json.dumps(head)}\n{json.dumps(broken)}\n")
+        code, _, err = run(Known(), "--out", "o.jsonl")
+        assert (code, err.count("\n")) == (2, 1)
+        assert "o.jsonl, line 2 is no result of an evaluation" in err
+
+
+class Short(Known):
+    """A backend that refuses one of the prompts, as one that is too long."""
+
+    async def answer(self, prompt: Prompt, choice: Choice, options: Options) -> Reply:
+        if "What is 3 +" in prompt.text:
+            raise InvalidValue("prompt", "the context is 9 tokens")
+        return await super().answer(prompt, choice, options)
+
+
+def test_a_refused_prompt_is_named_by_its_line_and_a_byte_order_mark_is_read(run: Run, data: Path) -> None:
+    data.write_bytes(b"\xef\xbb\xbf" + data.read_bytes())
+    code, _, err = run(Short())
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"{data}, line 4: the context is 9 tokens" in err
+    assert run(Known())[0] == 0
 
 
 def test_a_prompt_that_needs_a_template_is_refused_without_one(run: Run, data: Path) -> None:

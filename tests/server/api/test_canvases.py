@@ -51,7 +51,9 @@ REFUSED = [
     ({"threshold": 0.9}, "threshold", "has no parameter 'threshold'"),
     ({"t_min": 0.9, "t_max": 0.5}, "t_min", "must not exceed t_max"),
     ({"entropy_bound": -1}, "entropy_bound", "must be a number from 0"),
+    ({"t_max": 0.1}, "t_max", "t_min 0.4 must not exceed t_max 0.1"),
     ({"logprobs": 1}, "logprobs", "the tokens of a canvas change until it is done"),
+    ({"best_of": 2}, "best_of", "best_of is not for this model: the tokens of a canvas change until it is done"),
     (
         {"echo": True, "logprobs": 1, "max_tokens": 0, "ignore_eos": False},
         "logprobs",
@@ -101,6 +103,13 @@ async def test_a_server_answers_canvas_by_canvas_and_refuses_by_name_what_makes_
             error = error_of(response)
             assert error["param"] == param, (fields, error)
             assert message in error["message"], (fields, error)
+        scored = {"model": "gemma", "input": "Hi", "include": ["message.output_text.logprobs"]}
+        assert error_of(await http.post("/v1/responses", json=scored), 400)["param"] == "include"
+        schema = {"type": "json_schema", "schema": {"type": "object", "additionalProperties": False}}
+        formed: dict[str, Any] = {"model": "gemma", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+        formed["output_config"] = {"format": schema}
+        message = (await http.post("/v1/messages", json=formed)).json()["error"]["message"]
+        assert message.startswith("output_config.format is not for this model")
         image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
         shown = [{"role": "user", "content": [{"type": "text", "text": "See"}, image]}]
         picture = {"model": "gemma", "messages": shown}
