@@ -547,6 +547,7 @@ OPTIONS: dict[str, object] = {
     "grammar": GRAMMAR,
     "suffix": (7,),
     "ranks": 1,
+    "ranks_param": "include",
     "share_group": "one",
     "cache_salt": "salt",
     "client": "alice",
