@@ -12,7 +12,7 @@ from .decoding.compatibility import VocabularyFacts, refuse
 from .decoding.params import Choice, ParamError, Params, Range, Values, plain
 from .decoding.plugins import ALL_DECODERS, ALL_PARAMS, ALL_RULES, plugins
 from .decoding.registry import DecoderSpec
-from .decoding.resolve import defaults_of, resolve, suits, unknown_decoder
+from .decoding.resolve import RULES, defaults_of, resolve, suits, unknown_decoder
 from .decoding.summaries import SUMMARIES
 from .decoding.vocabulary import Vocabulary
 from .decoding.words import all_words, words_of
@@ -35,6 +35,7 @@ __all__ = [
     "NEUTRAL",
     "NONE",
     "PLAIN",
+    "RULES",
     "SUMMARIES",
     "AttentionPattern",
     "Boundary",

@@ -124,7 +124,7 @@ class Row(NamedTuple):
     span. If `host_tokens` [end - start] are given, the canvas holds them from now on. Rows that `copy` a part of a
     request are not seen by its own. Tokens `scored` [positions of spans, which may repeat] are scored, but below 0.
     An `order` [end - start] has the row's positions as a causal network reads them: the keys of the n-th are stored as
-    those of `start` + n, and seen by queries from there on. One that is `denoising` sees all of itself anywhere."""
+    those of `start` + n, and seen by queries from there on. A row that is `denoising` also sees all of itself."""
 
     slot: int
     start: int

@@ -8,9 +8,11 @@ from fnmatch import fnmatchcase
 from pathlib import PurePath
 from typing import NamedTuple
 
+from ..scheduler import RULES
+
 _LLADA, _DREAM, _LLADA2 = ("LLaDAModelLM",), ("DreamModel",), ("LLaDA2MoeModelLM",)
 # Of these a decoder has one: a request that gives another one replaces it.
-_RULES = frozenset(("steps", "threshold", "factor", "rule"))
+_RULES = frozenset((*RULES, "rule"))
 
 
 class DecoderLine(NamedTuple):

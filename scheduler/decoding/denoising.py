@@ -16,9 +16,9 @@ import numpy as np
 
 from ..contract import Floats, Ints
 from .boundaries import Bools, Longs
+from .commit.shared.noise import hashed
 
 INITIAL, RENOISED = 0xFFFFFFFD, 0xFFFFFFFE  # what a random token is for: ids that no token has
-LOW = np.uint64(0xFFFFFFFF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +55,6 @@ class Denoiser:
 
 
 def random_tokens(seed: int, positions: Longs, step: int, purpose: int, vocabulary: int) -> Ints:
-    """A token [n] for each absolute position, uniform over the vocabulary: a function of all of these numbers alone.
-
-    The hash is that of `kernels.common.noise`, which draws the network's tokens by ids of their own.
-    """
-    key = _mix(np.array([seed], np.int64).view(np.uint64) & LOW)
-    for part in (np.array([seed >> 32], np.int64), positions.astype(np.int64), np.array([step], np.int64)):
-        key = _mix(key ^ (part.view(np.uint64) & LOW))
-    bits = _mix((key + np.uint64(purpose * 0x9E3779B9 & 0xFFFFFFFF)) & LOW)
+    """A token [n] for each absolute position, uniform over the vocabulary: a function of all of these numbers alone."""
+    bits = hashed(seed, positions, step, np.uint64(purpose))
     return (bits * np.uint64(vocabulary) >> np.uint64(32)).astype(np.int32)
-
-
-def _mix(x: np.ndarray) -> np.ndarray:
-    x = (x + np.uint64(0x9E3779B9)) & LOW
-    x = ((x ^ (x >> np.uint64(16))) * np.uint64(0x85EBCA6B)) & LOW
-    x = ((x ^ (x >> np.uint64(13))) * np.uint64(0xC2B2AE35)) & LOW
-    return x ^ (x >> np.uint64(16))

@@ -30,10 +30,9 @@ class DecoderSpec:
     """A row of the table. Its parameters are the keys of `defaults` and those of its rule: `steps`, `threshold`,
     `factor` or `entropy_bound`, which the device applies, or with a `rule` those of a row of `HOST_RULES`, where the
     defaults here come first. `fixed` parameters of the lane policy are no parameters of the decoder. A decoder
-    `for_blocks` is for block-causal networks only, one `for_known_first` for those that read known tokens first,
-    one that `denoises` for those of random canvases. A
-    confidence must exceed the threshold of a `strict` one. `origin` is the package that brings the decoder, if it is a
-    plug-in."""
+    `for_blocks` is for block-causal networks only, one `for_known_first` for those that read known tokens first, one
+    that `denoises` for those whose canvases begin with random tokens. A confidence must exceed the threshold of a
+    `strict` one. `origin` is the package that brings the decoder, if it is a plug-in."""
 
     policy: type[LanePolicy]
     defaults: Mapping[str, object]

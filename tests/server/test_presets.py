@@ -83,6 +83,7 @@ def test_a_request_may_replace_what_a_preset_says() -> None:
     assert line.requested(None, {}) == ("fast-dllm", {"cache": "none", "threshold": 0.5})
     assert line.requested("fast-dllm", {"threshold": 0.8}) == ("fast-dllm", {"cache": "none", "threshold": 0.8})
     assert line.requested(None, {"factor": 1.0}) == ("fast-dllm", {"cache": "none", "factor": 1.0})
+    assert line.requested(None, {"entropy_bound": 0.1}) == ("fast-dllm", {"cache": "none", "entropy_bound": 0.1})
     assert line.requested("llada", {"steps": 8}) == ("llada", {"steps": 8})
 
 
