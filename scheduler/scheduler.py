@@ -380,10 +380,12 @@ class Scheduler:
 
     def _fair(self, ready: list[PlannedRequest]) -> list[PlannedRequest]:
         """Those that are `ready`, without those by which one client would make a step take more than twice as long as
-        it takes for the others. One request of each client goes all the same, the longest waiting."""
+        it takes for the others. One request of each client goes all the same, the longest waiting of those that may
+        begin: one that waits for a prompt of its own client would take the turn of the request that computes it."""
         in_flight = [planned for step in self._in_flight for planned in step.requests]
         if len({planned.sequence.request.client for planned in (*in_flight, *ready)}) < 2:
             return ready
+        ready = _able_to_begin(ready)
         work = Counter[str]()
         for planned in (*in_flight, *ready):
             work[planned.sequence.request.client] += planned.tokens
@@ -532,6 +534,16 @@ class Scheduler:
             if sequence.lease is not None:
                 sequence.lease.end()
         sequence.move(FINISHED)
+
+
+def _able_to_begin(ready: list[PlannedRequest]) -> list[PlannedRequest]:
+    """Those whose prompts are computed, or will be by requests before them if these go."""
+    able, ends = list[PlannedRequest](), dict[int, int]()
+    for planned in ready:
+        if planned.sequence.may_begin(ends):
+            able.append(planned)
+            ends[planned.sequence.id] = planned.window.end
+    return able
 
 
 def _with_candidates(plan: StepPlan, requests: list[PlannedRequest]) -> tuple[StepPlan, dict[int, slice]]:

@@ -190,6 +190,18 @@ def test_a_request_with_the_same_prompt_follows_and_computes_nothing_again() -> 
     assert sum(loop.prompts) == 320 + 100
 
 
+@pytest.mark.parametrize("other_prompt", [320, 8], ids=["who waits for it as well", "with work of its own"])
+def test_who_waits_for_a_prompt_of_the_same_client_does_not_take_its_turn(other_prompt: int) -> None:
+    """Beside another client that has little work, a client gets one turn in each step."""
+    loop = Loop(replace(LIMITS, prefix_sharing=True, prefill_tokens=64))
+    loop.add(prompt(320), client="one")
+    loop.step()
+    loop.add(prompt(320), client="one")
+    loop.step()
+    loop.add([*prompt(320)[:other_prompt], 3, 4, 5], client="other", length=1)
+    assert all(sequence.outcome is not None for sequence in loop.finish())
+
+
 def test_only_a_cache_that_keeps_the_prompt_has_it_in_chunks() -> None:
     loop = Loop(replace(LIMITS, prefill_tokens=64))
     decoder = resolve("fast-dllm", {"cache": "none"}, 24, PATTERN)
