@@ -13,7 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help serve test test-fast test-golden test-deploy fuzz chaos soak docs lint format bench bench-gpu constraints clean FORCE
+.PHONY: help serve test test-fast test-golden test-deploy explore fuzz chaos soak docs lint format bench bench-gpu constraints clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -44,6 +44,11 @@ test-golden: $(VENV)/with-test ## all golden prompts, batches and schedules, of 
 # Apart, because they install packages and start Helm, Prometheus, nginx and Ray.
 test-deploy: $(VENV)/with-dev ## check deploy/ and the Dockerfile; skips what the machine lacks
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=loadfile tests/deploy $(ARGS)
+
+# Each run has random numbers of its own, where other targets have the same ones in each run.
+explore: $(VENV)/with-test ## look for new random schedules and inputs that break a promise; ARGS="-k chunked"
+	EXPLORE=1 GOLDEN=all OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto --dist=worksteal \
+	  $$(grep -rlE --include='test_*.py' 'import hypothesis|from hypothesis|support\.schedules import' tests) $(ARGS)
 
 fuzz: $(VENV)/with-test ## fuzz a server from its OpenAPI document for five minutes; ARGS="--seconds 900 --seed 2"
 	$(BIN)/python -m tests.e2e.fuzz $(ARGS)

@@ -21,6 +21,7 @@ from asynclane.scheduler.scheduler import FAULT
 from asynclane.server.collector import make_collections_rare
 
 from .support.processes import environment
+from .support.scale import EXPLORING
 
 if TYPE_CHECKING:
     from asynclane.models.exec.runner import Runner
@@ -32,7 +33,11 @@ for name in os.environ.keys() - environment().keys():
 
 # Without a profile of its own Hypothesis takes another one where CI is set, and fails what is slow where it is not.
 SAME_EVERYWHERE = settings(
-    settings.get_profile("default"), deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    settings.get_profile("default"),
+    deadline=None,
+    derandomize=not EXPLORING,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("same-everywhere", SAME_EVERYWHERE)
 settings.load_profile("same-everywhere")

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
 
 from asynclane.scheduler.contract import StepPlan
 from asynclane.scheduler.decoding.params import ParamError
@@ -20,7 +19,7 @@ from asynclane.scheduler.sequence import Sequence
 
 from ..support.fakes import add, random_executor, vocabulary
 from ..support.scale import ALL
-from ..support.schedules import CASES, LIMITS, Schedules, decoder_for, scheduler_of
+from ..support.schedules import CASES, LIMITS, Schedules, decoder_for, random_schedules, scheduler_of
 
 WITH_REPLICAS: list[tuple[str, dict[str, Any]]] = [
     ("leap", {"block_length": 8, "threshold": 0.4}),
@@ -31,7 +30,7 @@ WITH_REPLICAS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-Schedules.TestCase.settings = settings(max_examples=200 if ALL else 60, stateful_step_count=40)
+Schedules.TestCase.settings = random_schedules(60, 200)
 TestSchedules = Schedules.TestCase
 
 
@@ -41,7 +40,7 @@ class TwoInFlight(Schedules):
     depth = 2
 
 
-TwoInFlight.TestCase.settings = settings(max_examples=120 if ALL else 40, stateful_step_count=40)
+TwoInFlight.TestCase.settings = random_schedules(40, 120)
 TestTwoInFlight = TwoInFlight.TestCase
 
 
@@ -52,7 +51,7 @@ class WithReplicas(TwoInFlight):
     decoders = WITH_REPLICAS
 
 
-WithReplicas.TestCase.settings = settings(max_examples=60 if ALL else 20, stateful_step_count=40)
+WithReplicas.TestCase.settings = random_schedules(20, 60)
 TestWithReplicas = WithReplicas.TestCase
 
 

@@ -1,5 +1,6 @@
 """How much of the same the tests do: `make test` a part, so that it takes minutes; `make test-golden`, which sets
-GOLDEN, all."""
+GOLDEN, all. Random examples are the same in each run, so that a red run is due to the change that it ran on;
+`make explore`, which sets EXPLORE, looks for new ones."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 ALL = os.environ.get("GOLDEN") == "all"
+EXPLORING = "EXPLORE" in os.environ
 
 T = TypeVar("T")
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -24,6 +25,7 @@ from asynclane.scheduler.sequence import Sequence
 from asynclane.scheduler.step_cost import Budget, Halving, StepCost
 
 from .fakes import MASK, ScriptedExecutor, add, random_executor, vocabulary
+from .scale import ALL, EXPLORING
 
 LIMITS = Limits(slots=4, pages=40, page_size=8, step_tokens=160, max_model_len=128, max_queue=6)
 COST = StepCost([0, 64], [0.01, 0.02])
@@ -70,6 +72,11 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("dream", {"cache": "d2", "candidates": 3}),
     ("window", {"cycle": 4, "window_tokens": 8, "active_tokens": 3}),
 ]
+
+
+def random_schedules(few: int, many: int) -> settings:
+    """So many random schedules: `few` in `make test`."""
+    return settings(max_examples=20 * many if EXPLORING else many if ALL else few, stateful_step_count=40)
 
 
 def decoder_for(name: str, params: dict[str, Any], length: int, pattern: AttentionPattern = PLAIN) -> Decoder:

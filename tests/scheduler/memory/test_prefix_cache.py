@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
@@ -25,8 +24,7 @@ from asynclane.scheduler.sequence import Sequence
 from ...support import schedules
 from ...support.driver import refusal
 from ...support.fakes import BlockCausalExecutor, ScriptedExecutor, add, random_proposals, vocabulary
-from ...support.scale import ALL
-from ...support.schedules import LIMITS, Schedules, decoder_for
+from ...support.schedules import LIMITS, Schedules, decoder_for, random_schedules
 
 BLOCKS = AttentionPattern(block_size=4)
 SHARING = replace(LIMITS, prefix_sharing=True)
@@ -71,7 +69,7 @@ class SharedPrefixes(Schedules):
                 assert (sequence.prompt_length + lane.end) % BLOCKS.block_size == 0 or lane.end == sequence.tree.limit
 
 
-SharedPrefixes.TestCase.settings = settings(max_examples=200 if ALL else 30, stateful_step_count=40)
+SharedPrefixes.TestCase.settings = random_schedules(30, 200)
 TestSharedPrefixes = SharedPrefixes.TestCase
 
 
@@ -86,7 +84,7 @@ class ShiftedPrefixes(SharedPrefixes):
         super().begin(shift)
 
 
-ShiftedPrefixes.TestCase.settings = settings(max_examples=100 if ALL else 15, stateful_step_count=40, deadline=None)
+ShiftedPrefixes.TestCase.settings = random_schedules(15, 100)
 TestShiftedPrefixes = ShiftedPrefixes.TestCase
 
 
@@ -94,9 +92,7 @@ class SharedPrefixesInFlight(SharedPrefixes):
     depth = 2
 
 
-SharedPrefixesInFlight.TestCase.settings = settings(
-    max_examples=120 if ALL else 15, stateful_step_count=40, deadline=None
-)
+SharedPrefixesInFlight.TestCase.settings = random_schedules(15, 120)
 TestSharedPrefixesInFlight = SharedPrefixesInFlight.TestCase
 
 
@@ -104,7 +100,7 @@ class WithoutSharing(SharedPrefixes):
     limits = LIMITS
 
 
-WithoutSharing.TestCase.settings = settings(max_examples=60 if ALL else 10, stateful_step_count=40)
+WithoutSharing.TestCase.settings = random_schedules(10, 60)
 TestWithoutSharing = WithoutSharing.TestCase
 
 
@@ -112,7 +108,7 @@ class Chunked(SharedPrefixes):
     limits = replace(SHARING, prefill_tokens=20)
 
 
-Chunked.TestCase.settings = settings(max_examples=100 if ALL else 20, stateful_step_count=40)
+Chunked.TestCase.settings = random_schedules(20, 100)
 TestChunked = Chunked.TestCase
 
 
@@ -120,7 +116,7 @@ class ChunkedInFlight(Chunked):
     depth = 2
 
 
-ChunkedInFlight.TestCase.settings = settings(max_examples=100 if ALL else 15, stateful_step_count=40, deadline=None)
+ChunkedInFlight.TestCase.settings = random_schedules(15, 100)
 TestChunkedInFlight = ChunkedInFlight.TestCase
 
 
@@ -128,7 +124,7 @@ class ChunkedWithoutSharing(Chunked):
     limits = replace(LIMITS, prefill_tokens=4)
 
 
-ChunkedWithoutSharing.TestCase.settings = settings(max_examples=60 if ALL else 10, stateful_step_count=40)
+ChunkedWithoutSharing.TestCase.settings = random_schedules(10, 60)
 TestChunkedWithoutSharing = ChunkedWithoutSharing.TestCase
 
 

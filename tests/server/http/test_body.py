@@ -207,7 +207,7 @@ def test_whatever_a_field_holds_the_answer_is_a_200_or_a_4xx_in_openais_shape(bu
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http:
             return await http.post(path, content=json.dumps({**PATHS[path], **fields}), headers=JSON_KIND)
 
-    @settings(max_examples=60, deadline=None, derandomize=True)
+    @settings(max_examples=60, deadline=None)
     @given(path=st.sampled_from([*PATHS]), fields=st.dictionaries(NAMES | st.text(), JSON, max_size=3))
     def check(path: str, fields: dict[str, Any]) -> None:
         response = asyncio.run(ask(path, fields))
@@ -218,7 +218,7 @@ def test_whatever_a_field_holds_the_answer_is_a_200_or_a_4xx_in_openais_shape(bu
     check()
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=40) | JSON.map(lambda tree: json.dumps(tree).encode()))
 def test_any_bytes_are_json_or_an_error_that_is_ours(body: bytes) -> None:
     try:
