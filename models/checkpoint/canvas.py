@@ -1,4 +1,4 @@
-"""What DiffusionGemma's configuration has besides a transformer's: two kinds of heads, canvases, and their sampler."""
+"""The part of config.json that only DiffusionGemma has: two kinds of heads, canvases, and their sampler."""
 
 from __future__ import annotations
 
