@@ -34,7 +34,8 @@ class Experts:
     """A mixture of experts: `count` MLPs of width `ff_dim` in all layers from `first_layer` on.
 
     `biased`: a bias is added to scores where experts are chosen. `shared_ff_dim`: width of an MLP that every token
-    passes besides; 0: there is none. Raises `ValueError` for numbers that do not go together.
+    passes besides; 0: there is none. `apart`: the files have a tensor for each matrix of an expert, in a family whose
+    experts lie in one tensor otherwise. Raises `ValueError` for numbers that do not go together.
     """
 
     count: int
@@ -43,6 +44,7 @@ class Experts:
     biased: bool = False
     shared_ff_dim: int = 0
     first_layer: int = 0
+    apart: bool = False
 
     def __post_init__(self) -> None:
         chosen, groups, live = self.routing.chosen, self.routing.groups, self.routing.live_groups
