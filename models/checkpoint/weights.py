@@ -17,6 +17,7 @@ from ...kernels.common.types import Fp8Matrix, GroupedMatrix, Matrix
 from ...kernels.linear import dequantize, pack_int4, quantize_groups, quantize_rows, unpack_int4
 from .config import ModelConfig, ModelError
 from .families import as_in_files, left_out, tensor_shapes, tied_copy, twins_of
+from .finite import require_finite
 from .layouts import GptqLayout, Int4Layout, Layout
 from .lora import Adapter
 from .quantization import is_cache_scale
@@ -168,6 +169,9 @@ def check_weights(directory: Path, config: ModelConfig) -> StoredWeights:
     missing = [name for name in shapes if name not in tensors]
     if missing:
         raise ModelError(f"{directory} lacks {some(missing)}")
+    if layout is not None:
+        scales = (names[layout.scales] for weight, names in tensors.items() if weight in quantized)
+        require_finite({name: headers[name].path for name in scales})
     if config.quantization and (left := next(config.quantization.left_among(sorted(quantized)), None)):
         raise ModelError(f"{directory}: {left} is quantized, but the configuration leaves it out")
     if tied and (copy := tensors.pop(head, None)):

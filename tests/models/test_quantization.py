@@ -370,8 +370,8 @@ def test_a_scale_that_is_no_finite_number_is_named(tmp_path: Path, name: str, va
     scales = next(key for key in tensors if key.startswith(Q.removesuffix("weight")) and "scale" in key)
     tensors[scales].view(-1)[-1] = value
     save_file(tensors, tmp_path / SINGLE)
-    with pytest.raises(ModelError, match=f"{Q}: .*scale.* has numbers that are not finite"):
-        load(tmp_path)
+    with pytest.raises(ModelError, match=f"{scales} has numbers that are not finite"):
+        checked(tmp_path)  # before memory is taken
 
 
 def test_blocks_may_be_longer_than_the_matrix(tmp_path: Path) -> None:
