@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .keys import MOST, require, shown, whole
+from .keys import MOST, number, require, shown, whole
 
 FIXED: Mapping[str, object] = {
     "attention_bias": False,
@@ -80,7 +80,7 @@ def read_canvas(raw: Mapping[str, Any], text: Mapping[str, Any]) -> CanvasNetwor
     sliding, full = _heads(text, [*kinds[:-1], "full_attention"])
     return CanvasNetwork(
         canvas_length=whole(raw, "canvas_length"),
-        softcap=float(text.get("final_logit_softcapping") or 30.0),  # transformers does not write its own
+        softcap=number(text, "final_logit_softcapping", 30.0),  # transformers does not write its own
         sliding=sliding,
         full=full,
         full_layers=tuple(at for at, kind in enumerate(kinds) if kind == "full_attention" or at == layers - 1),
@@ -111,10 +111,10 @@ def _heads(text: Mapping[str, Any], kinds: list[str]) -> tuple[Heads, Heads]:
     for rope, kind, keys in ((near, "default", 2), (far, "proportional", 3)):
         if rope["rope_type"] != kind or len(rope) != keys:
             raise ValueError(f"rope_parameters with {shown(rope)} are not supported, only {kind!r}")
-    rotated = int(float(far["partial_rotary_factor"]) * full_dim // 2)
+    rotated = int(number(far, "partial_rotary_factor") * full_dim // 2)
     return (
-        Heads(kv_heads, head_dim, float(near["rope_theta"]), head_dim // 2, window),
-        Heads(full_heads, full_dim, float(far["rope_theta"]), rotated, shared=True),
+        Heads(kv_heads, head_dim, number(near, "rope_theta"), head_dim // 2, window),
+        Heads(full_heads, full_dim, number(far, "rope_theta"), rotated, shared=True),
     )
 
 

@@ -174,7 +174,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
             *("qkv_bias", "use_bias", "use_qkv_bias", "bias_for_layer_norm"),
             *("attention_layer_norm", "input_emb_norm", "norm_head", "qk_layernorm", "qk_norm", "use_qk_norm"),
             *("attn_output_gate", "attention_sinks", "multi_query_attention", "use_sliding_window"),
-            *("parallel_attn", "use_parallel_residual", "scale_embedding", "scale_logits"),
+            *("parallel_attn", "use_parallel_residual", "scale_embedding", "scale_logits", "use_double_wide_mlp"),
             "moe_router_enable_expert_bias",
         ),
         (None, False),
@@ -198,6 +198,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
         (
             *("num_experts", "num_local_experts", "n_routed_experts", "num_shared_experts", "n_shared_experts"),
             *("shared_expert_intermediate_size", "first_k_dense_replace", "num_nextn_predict_layers"),
+            *("num_kv_shared_layers", "hidden_size_per_layer_input"),
         ),
         (None, 0),
     ),
@@ -317,7 +318,7 @@ def _llada(name: str, raw: Keys) -> ModelConfig:
         ff_dim=whole(raw, "mlp_hidden_size", 0) or int(number(raw, "mlp_ratio") * dim),
         vocab_size=whole(raw, "embedding_size", 0) or whole(raw, "vocab_size"),
         max_model_len=whole(raw, "max_sequence_length"),
-        norm_eps=float(raw.get("rms_norm_eps", 1e-5)),
+        norm_eps=number(raw, "rms_norm_eps", 1e-5),
         rope_theta=_rope_theta(raw, 10000.0),
         tied_head=flag(raw, "weight_tying", False),
         mask_id=whole(raw, "mask_token_id"),
@@ -339,7 +340,7 @@ def _qwen(name: str, raw: Keys, *, ff_dim: int | None = None, mask_id: int | Non
         ff_dim=whole(raw, "intermediate_size") if ff_dim is None else ff_dim,
         vocab_size=whole(raw, "vocab_size"),
         max_model_len=whole(raw, "max_position_embeddings"),
-        norm_eps=float(raw["rms_norm_eps"]),
+        norm_eps=number(raw, "rms_norm_eps"),
         rope_theta=_rope_theta(raw),
         tied_head=flag(raw, "tie_word_embeddings", False),
         mask_id=whole(raw, "mask_token_id") if mask_id is None or raw.get("mask_token_id") is not None else mask_id,
@@ -409,7 +410,7 @@ def _llada_moe(name: str, raw: Keys) -> ModelConfig:
         raw,
         ff_dim=experts.ff_dim,
         qk_norm=flag(raw, "qk_layernorm"),
-        rotary_share=float(raw.get("partial_rotary_factor") or 1.0),
+        rotary_share=number(raw, "partial_rotary_factor", 1.0),
         experts=experts,
     )
 
@@ -459,7 +460,7 @@ def _llada2(name: str, raw: Keys) -> ModelConfig:
         qk_norm=True,
         **_blocks(raw, _LLADA2_BLOCK),
         caveat=_LLADA2_ROUTING if controls[0] is not None else "",
-        rotary_share=float(raw["partial_rotary_factor"]),
+        rotary_share=number(raw, "partial_rotary_factor"),
         experts=experts,
     )
 
@@ -491,7 +492,7 @@ def _gemma(name: str, raw: Keys) -> ModelConfig:
         ff_dim=whole(text, "intermediate_size"),
         vocab_size=whole(text, "vocab_size"),
         max_model_len=whole(text, "max_position_embeddings"),
-        norm_eps=float(text["rms_norm_eps"]),
+        norm_eps=number(text, "rms_norm_eps"),
         rope_theta=canvas.sliding.rope_theta,
         tied_head=True,
         mask_id=whole(raw, "mask_token_id", 0) or whole(text, "pad_token_id", 0),  # nothing but room in its canvases
@@ -526,7 +527,7 @@ def _rope_theta(raw: Mapping[str, Any], default: float | None = None) -> float:
         theta = given.get("rope_theta", theta)
     if theta is None:
         raise KeyError("rope_theta")
-    return float(theta)
+    return number({"rope_theta": theta}, "rope_theta")
 
 
 def _blocks(raw: Keys, published: int, keys: tuple[str, ...] = ("block_size", "block_length")) -> dict[str, Any]:

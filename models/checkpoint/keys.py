@@ -58,8 +58,9 @@ def whole(raw: Mapping[str, Any], key: str, default: int | None = None) -> int:
     return int(value)
 
 
-def number(raw: Mapping[str, Any], key: str) -> float:
-    value = raw[key]
+def number(raw: Mapping[str, Any], key: str, default: float | None = None) -> float:
+    """A finite number. `default`: of a key that is missing, null or 0. Raises `ValueError` for strings and flags."""
+    value = raw[key] if default is None else raw.get(key) or default
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
         raise ValueError(f"{key} = {shown(value)} is no number")
     return value

@@ -74,7 +74,7 @@ def inspect_main(
 def _report(
     model: str, checkpoint: Checkpoint, lora: str | None, formats: AnswerFormats, check_weights: bool
 ) -> Report:
-    """The output of `--json`. `finite` is None if the numbers were not checked. `quantization` is None for plain weights.
+    """The output of `--json`. `finite` is None for numbers that were not checked, `quantization` for plain weights.
     `tools` is the format of calls; if it is None, `no_tools` has the reason. `experts` is None without a mixture.
     `block` is 0 where attention is not within blocks, and the length of a canvas where it begins with random tokens;
     `block_source` says where it is from. Of such a model `sampler` has the parameters of its decoder, and `full_layers`
