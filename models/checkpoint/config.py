@@ -262,9 +262,11 @@ def _checked(config: ModelConfig) -> ModelConfig:
             raise ValueError(f"{name} is {getattr(config, name)}, not from 1 to {most}")
     if config.experts is not None and config.experts.count > MOST_EXPERTS:
         raise ValueError(f"{config.experts.count} experts are more than {MOST_EXPERTS}")
-    for name in ("norm_eps", "rope_theta"):
-        if not 0 < getattr(config, name) < math.inf:
-            raise ValueError(f"{name} is {getattr(config, name)}, not a positive number")
+    for name, below in (("norm_eps", 1.0), ("rope_theta", math.inf)):
+        if not 0 < getattr(config, name) < below:
+            raise ValueError(
+                f"{name} is {getattr(config, name)}, not a positive number{f' below {below}' * (below == 1)}"
+            )
     for heads in {config.heads_of(layer) for layer in range(config.layers)}:
         if heads.kv_heads < 1 or config.heads % heads.kv_heads or heads.head_dim < 2 or heads.head_dim % 2:
             raise ValueError(

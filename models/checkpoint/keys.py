@@ -63,7 +63,7 @@ def number(raw: Mapping[str, Any], key: str, default: float | None = None) -> fl
     value = raw[key] if default is None else raw.get(key) or default
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
         raise ValueError(f"{key} = {shown(value)} is no number")
-    return value
+    return float(value)
 
 
 def flag(raw: Mapping[str, Any], key: str, default: bool | None = None) -> bool:

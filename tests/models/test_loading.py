@@ -235,6 +235,7 @@ def test_a_block_size_is_refused_by_networks_without_blocks(tmp_path: Path) -> N
         ("LLaDA2MoeModelLM", {"routed_scaling_factor": 0}, "weights of experts cannot be scaled by 0"),
         ("DreamModel", {"rms_norm_eps": "1e-6"}, "rms_norm_eps = '1e-6' is no number"),
         ("DreamModel", {"rms_norm_eps": True}, "rms_norm_eps = True is no number"),
+        ("DreamModel", {"rms_norm_eps": 10**30}, r"norm_eps is 1e\+30, not a positive number below 1.0"),
         ("SDARForCausalLM", {"rope_theta": "10000"}, "rope_theta = '10000' is no number"),
         ("SDARForCausalLM", {"rope_theta": math.nan}, "rope_theta = nan is no number"),
         ("LLaDA2MoeModelLM", {"partial_rotary_factor": "0.5"}, "partial_rotary_factor = '0.5' is no number"),
