@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +59,7 @@ def shown_of(text: Tokenizer) -> tuple[int, ...]:
     formats = answer_formats(text.template)
     assert formats.tools is not None
     assert formats.reasoning is not None
+    assert (formats.tools.name, formats.reasoning.name) == ("gemma", "gemma")
     return tuple(text.tokens_of((*formats.tools.markers, *formats.reasoning.markers)).values())
 
 
@@ -71,15 +71,6 @@ def script(text: Tokenizer, said: str, size: int) -> list[Delta]:
     assert "".join(pieces) == said
     deltas = [Delta("".join(pieces[at : at + size])) for at in range(0, len(pieces), size)]
     return [*deltas, Delta("", Finish.STOP, USAGE)]
-
-
-def test_template_and_ends_are_recognized(gemma: Tokenizer) -> None:
-    formats = answer_formats(gemma.template)
-    assert gemma.template is not None
-    assert (formats.tools and formats.tools.name, formats.reasoning and formats.reasoning.name) == ("gemma", "gemma")
-    assert gemma.template.shows_calls
-    assert "enable_thinking" in gemma.template.variables
-    assert gemma.end_ids >= set(gemma.tokens_of(["<turn|>", "<|tool_response>"]).values())
 
 
 MODEL = "<|turn>user\nHi<turn|>\n<|turn>model\n"
@@ -191,15 +182,6 @@ async def test_all_endpoints_divide_an_answer_alike_streamed_and_whole(
     assert tuple(pieces.values()) == (expected[0], expected[1], "".join(expected[2]))
 
 
-@asynccontextmanager
-async def served(directory: Path, **settings: Any) -> Any:
-    config = Settings(model=str(directory), served_model_name="gemma", device="cpu", max_model_len=256, **settings)
-    app = build_service(config).app
-    client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
-    async with app.router.lifespan_context(app), client as http:
-        yield http
-
-
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
 STRICT = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
 NO_JSON, CHANGES = "the arguments of this model's calls are no JSON", "the tokens of a canvas change until it is done"
@@ -207,7 +189,9 @@ NO_JSON, CHANGES = "the arguments of this model's calls are no JSON", "the token
 
 async def test_a_server_answers_chats_and_says_why_it_enforces_no_calls(directory: Path) -> None:
     chat: dict[str, Any] = {"messages": [USER], "max_tokens": 20, "tools": [WEATHER]}
-    async with served(directory) as http:
+    app = build_service(Settings(model=str(directory), device="cpu", max_model_len=256)).app
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+    async with app.router.lifespan_context(app), client as http:
         prompts = []
         for thinks in (False, True):
             body = {**chat, "chat_template_kwargs": {"enable_thinking": thinks}, "ignore_eos": True}
@@ -226,18 +210,3 @@ async def test_a_server_answers_chats_and_says_why_it_enforces_no_calls(director
             error = error_of(await http.post("/v1/chat/completions", json={**chat, **fields}), 400)
             assert error["param"] == param, error
             assert reason in error["message"]
-
-
-async def test_calls_that_are_json_cannot_be_enforced_on_canvases_either(directory: Path) -> None:
-    """A grammar goes from one token to the next, and no token of a canvas is final before all are."""
-    silent = (directory / "chat_template.jinja").read_text().replace("<|tool_call>", "<|call>")
-    kept = (directory / "chat_template.jinja").read_text()
-    (directory / "chat_template.jinja").write_text(silent)
-    try:
-        async with served(directory, tool_parser="json") as http:
-            chat = {"messages": [USER], "max_tokens": 9, "tools": [WEATHER], "tool_choice": "required"}
-            error = error_of(await http.post("/v1/chat/completions", json=chat), 400)
-    finally:
-        (directory / "chat_template.jinja").write_text(kept)
-    assert error["param"] == "tools"
-    assert CHANGES in error["message"]
