@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .keys import MOST, number, require, shown, whole
+from .keys import MOST, number, require, section, shown, whole
 
 FIXED: Mapping[str, object] = {
     "attention_bias": False,
@@ -55,8 +55,7 @@ def text_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     text = raw["text_config"]
     if not isinstance(text, Mapping):
         raise ValueError(f"text_config = {shown(text)} is no object")
-    if not isinstance(raw.get("vision_config", {}), dict | None):  # images are not computed, whatever it says
-        raise ValueError(f"vision_config = {shown(raw['vision_config'])} is no object")
+    section(raw, "vision_config")  # images are not computed, whatever it says
     require(text, FIXED)
     if text.get("use_bidirectional_attention") not in (None, "vision"):
         raise ValueError("use_bidirectional_attention = 'all' is not supported: the encoder here is causal")
@@ -90,12 +89,12 @@ def read_canvas(raw: Mapping[str, Any], text: Mapping[str, Any]) -> CanvasNetwor
 
 def _heads(text: Mapping[str, Any], kinds: list[str]) -> tuple[Heads, Heads]:
     """The heads of sliding and of full layers. Newer files say those of full layers layer by layer."""
-    own = text.get("per_layer_config") or {}
-    given = [own.get(str(at), own.get(at)) or {} for at, kind in enumerate(kinds) if kind == "full_attention"]
+    own = section(text, "per_layer_config")
+    given = [section(own, str(at)) for at, kind in enumerate(kinds) if kind == "full_attention"]
     if any(one != given[0] for one in given) or not set(given[0]) <= {"head_dim", "num_key_value_heads"}:
         raise ValueError(f"per_layer_config = {shown(own)} is not supported: full layers must be alike")
     for at, kind in enumerate(kinds):
-        if kind != "full_attention" and (own.get(str(at)) or own.get(at)):
+        if kind != "full_attention" and own.get(str(at)):
             raise ValueError(f"per_layer_config of layer {at}, which has a window, is not supported")
     if text.get("attention_k_eq_v") is False:
         raise ValueError("attention_k_eq_v = False is not supported: full layers make values of keys")
@@ -104,10 +103,10 @@ def _heads(text: Mapping[str, Any], kinds: list[str]) -> tuple[Heads, Heads]:
         raise ValueError(f"sliding_window = {window} is not from 1 to {MOST['max_model_len']}")
     full_dim = whole(given[0], "head_dim", 0) or whole(text, "global_head_dim", 512)
     full_heads = whole(given[0], "num_key_value_heads", 0) or whole(text, "num_global_key_value_heads", kv_heads)
-    said = text.get("rope_parameters") or {}
-    near: dict[str, Any] = {"rope_type": "default", "rope_theta": 10_000.0} | said.get("sliding_attention", {})
-    far: dict[str, Any] = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6}
-    far |= said.get("full_attention", {})
+    said = section(text, "rope_parameters")
+    near = {"rope_type": "default", "rope_theta": 10_000.0, **section(said, "sliding_attention")}
+    far = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6}
+    far |= section(said, "full_attention")
     for rope, kind, keys in ((near, "default", 2), (far, "proportional", 3)):
         if rope["rope_type"] != kind or len(rope) != keys:
             raise ValueError(f"rope_parameters with {shown(rope)} are not supported, only {kind!r}")

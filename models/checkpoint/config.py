@@ -17,7 +17,7 @@ from typing import Any
 from ...kernels.common.types import Routing
 from ...scheduler.decoding.attention_pattern import AttentionPattern
 from .canvas import CanvasNetwork, Heads, read_canvas, text_part
-from .keys import MOST, Keys, flag, number, require, shown, whole
+from .keys import MOST, Keys, flag, number, require, section, shown, whole
 from .lora import Adapter
 from .quantization import Quantization, read_quantization
 
@@ -518,7 +518,7 @@ def _rope_theta(raw: Mapping[str, Any], default: float | None = None) -> float:
     """Older files say it at the top, newer ones among `rope_parameters`; positions are never scaled here."""
     top, theta = dict(raw), raw.get("rope_theta", default)  # a copy, whose keys are not looked up here
     for name in ("rope_parameters", "rope_scaling"):
-        given = dict(raw.get(name) or {})
+        given = dict(section(raw, name))
         kind = given.pop("rope_type", given.pop("type", "default"))
         if kind != "default":
             raise ValueError(f"rope type {shown(kind)} is not supported, only 'default'")

@@ -58,6 +58,14 @@ def whole(raw: Mapping[str, Any], key: str, default: int | None = None) -> int:
     return int(value)
 
 
+def section(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """An object, which is empty for a key that is missing or has nothing. Raises `ValueError` for anything else."""
+    value = raw.get(key) or {}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{key} = {shown(value)} is no object")
+    return value
+
+
 def number(raw: Mapping[str, Any], key: str, default: float | None = None) -> float:
     """A finite number. `default`: of a key that is missing, null or 0. Raises `ValueError` for strings and flags."""
     value = raw[key] if default is None else raw.get(key) or default

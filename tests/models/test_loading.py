@@ -224,7 +224,7 @@ def test_a_block_size_is_refused_by_networks_without_blocks(tmp_path: Path) -> N
         ("SDARForCausalLM", {"block_size": 4, "block_length": 8}, "block size is 4 or 8"),
         ("SDARForCausalLM", {"block_size": 4, "block_length": [8]}, r"block size is 4 or \[8\]"),
         ("SDARForCausalLM", {"block_size": 10**30}, "do not fit a context of"),
-        ("SDARForCausalLM", {"rope_scaling": "x"}, "config.json: "),
+        ("SDARForCausalLM", {"rope_scaling": "x"}, "config.json: rope_scaling = 'x' is no object"),
         ("SDARMoeForCausalLM", {"decoder_sparse_step": 2}, "decoder_sparse_step = 2 is not supported, only 1"),
         ("SDARMoeForCausalLM", {"mlp_only_layers": [0]}, r"mlp_only_layers = \[0\] is not supported"),
         ("SDARMoeForCausalLM", {"num_experts_per_tok": 2.5}, "num_experts_per_tok = 2.5 is no whole number"),
