@@ -85,23 +85,30 @@ def test_it_computes_what_its_dequantized_twin_does(tmp_path: Path, name: str, e
     assert likeness.min() > (0.95 if kept == "fp8" else 0.99999), likeness  # inputs are in FP8 then, too
 
 
-def test_the_encoders_tensors_stand_for_the_decoders(tmp_path: Path) -> None:
-    """Under the encoder's prefix alone, or under both if they are equal."""
-    written(tmp_path, "ct channel")
+@pytest.mark.parametrize("name", [None, "ct channel"])
+def test_the_encoders_tensors_stand_for_the_decoders(tmp_path: Path, name: str | None) -> None:
+    """Under the encoder's prefix alone, or under both if they are equal; a head may be stored as well."""
+    if name is None:
+        write_checkpoint(tmp_path, GEMMA, **SIZES)
+    else:
+        written(tmp_path, name)
     want = logits(tmp_path)
 
     def moved(tensors: Tensors) -> Tensors:
         alone = ("layer_scalar", "self_conditioning")
-        return {
+        found = {
             TWIN + name.removeprefix(OWN) if name.startswith(OWN) and not any(map(name.count, alone)) else name: tensor
             for name, tensor in tensors.items()
         }
+        return found | {"lm_head.weight": tensors[f"{OWN}embed_tokens.weight"].clone()}
 
     decoders = load_file(tmp_path / SINGLE)
     rewrite(tmp_path, moved)
     assert all(map(torch.equal, logits(tmp_path), want))
     rewrite(tmp_path, lambda tensors: {name: tensor.clone() for name, tensor in tensors.items()} | decoders)
     assert all(map(torch.equal, logits(tmp_path), want))
+    if name is None:
+        return
     for name in (f"{LAYER}experts.3.up_proj.weight_scale", f"{LAYER}mlp.gate_proj.weight", f"{OWN}norm.weight"):
         changed = decoders[name].float()
         changed.view(-1)[-1] *= -1
@@ -116,6 +123,11 @@ def test_the_encoders_tensors_stand_for_the_decoders(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
+        (
+            "ct int4",
+            lambda found: {key: each for key, each in found.items() if key != f"{LAYER}layer_scalar"},
+            r"lacks model\.decoder\.layers\.0\.layer_scalar",
+        ),
         (
             "ct channel",
             lambda found: {
@@ -146,7 +158,7 @@ def test_the_encoders_tensors_stand_for_the_decoders(tmp_path: Path) -> None:
             "experts.down_proj is quantized, but no matrix; experts are read where each has a tensor of its own",
         ),
     ],
-    ids=range(4),
+    ids=range(5),
 )
 def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, name: str, change: Any, message: str) -> None:
     written(tmp_path, name)
