@@ -20,8 +20,9 @@ from ..support.quantized import quantize
 NORM = "model.layers.1.input_layernorm.weight"
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("dtype", "value"), [(torch.float32, math.nan), (torch.bfloat16, math.inf), (torch.float16, -math.inf)]
+)
 def test_a_number_of_plain_weights_is_found(
     tmp_path: Path, dtype: torch.dtype, value: float, capsys: pytest.CaptureFixture[str]
 ) -> None:

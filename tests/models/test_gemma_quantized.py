@@ -65,8 +65,13 @@ def logits(directory: Path, **hardware: Any) -> tuple[Tensor, Tensor]:
     return found, runner.logits(plan([], denoised(0, 11, canvas, 1.0, False)))
 
 
-@pytest.mark.parametrize("name", ["ct channel", "ct tensor", "ct block", "ct int4", "awq", "gptq act order"])
-@pytest.mark.parametrize("experts", [True, False], ids=["all", "dense"])
+@pytest.mark.parametrize(
+    ("name", "experts"),
+    [
+        *((name, True) for name in ("ct channel", "ct tensor", "ct block", "ct int4", "awq", "gptq act order")),
+        *((name, False) for name in ("ct channel", "ct block", "ct int4")),
+    ],
+)
 def test_it_computes_what_its_dequantized_twin_does(tmp_path: Path, name: str, experts: bool) -> None:
     meant = written(tmp_path / "stored", name, experts=experts)
     plain = write_checkpoint(tmp_path / "plain", GEMMA, **SIZES)
