@@ -18,7 +18,8 @@ from ..kernels.elementwise import embed, geglu, rms_norm
 from ..kernels.experts import experts_mlp, route
 from ..kernels.fused import linear_rope_write_kv
 from ..kernels.linear import linear
-from .checkpoint.config import CanvasNetwork, Heads, ModelConfig
+from .checkpoint.canvas import CanvasNetwork, Heads
+from .checkpoint.config import ModelConfig
 from .exec.group import Group
 from .exec.pack import Batch
 from .kv_cache import KvPages

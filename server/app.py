@@ -166,7 +166,8 @@ def load(settings: Settings) -> Loaded:
     if formats.misfit:
         logging.getLogger(__name__).warning("requests with tools are refused: %s", formats.no_tools)
     line = parts.line
-    suited = [name for name in ALL_DECODERS if suits(name, parts.pattern)]
+    vocabulary = parts.text.vocabulary
+    suited = [name for name in ALL_DECODERS if name == line.name or suits(name, parts.pattern, vocabulary=vocabulary)]
     card = ModelCard(
         id=settings.model_name,
         max_model_len=parts.limits.max_model_len,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 PATHS = ("/v1/messages", "/v1/messages/count_tokens")  # by the end of the path
@@ -18,16 +18,18 @@ TYPES: Mapping[int, str] = {
     503: "overloaded_error",
 }
 OTHERS = "invalid_request_error"
-FORMAT = "response_format.json_schema.schema"
-# Such requests are translated to chats. Where a message begins with the name that a chat has for a parameter, it gets
-# Anthropic's.
+# Such requests are translated to chats. Where a message has the name of a chat's parameter, it gets Anthropic's: not in
+# a value of the client's, and not where the client has sent a parameter of a chat, which is unknown here.
+QUOTED = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
 NAMES = tuple(
-    (re.compile(pattern), name)
+    (re.compile(rf"(?<![\w.]){pattern}(?![\w])(?!: unknown)"), name)
     for pattern, name in (
         (r"tools\.(\d+)\.function\.parameters", r"tools.\1.input_schema"),
         (r"tools\.(\d+)\.function\.name", r"tools.\1.name"),
         (r"tool_choice\.function\.name", "tool_choice.name"),
-        (r"response_format(?=: (?!unknown)| is not for )", "output_config.format"),
+        (r"response_format\.json_schema\.schema", "output_config.format.schema"),
+        (r"response_format", "output_config.format"),
+        (r"reasoning_effort", "output_config.effort"),
     )
 )
 
@@ -43,9 +45,16 @@ def message_error(status: int, message: str, request_id: str | None) -> dict[str
 
 
 def renamed(text: str) -> str:
-    """A message, or a parameter, with Anthropic's name where it begins with that of a chat."""
-    text = text.replace(FORMAT, "output_config.format.schema")  # errors name it beside another parameter, too
-    for pattern, name in NAMES:
-        if found := pattern.match(text):
-            return found.expand(name) + text[found.end() :]
-    return text
+    """A message, or a parameter, with Anthropic's names for those of a chat."""
+
+    def named(part: str) -> str:
+        for pattern, name in NAMES:
+            part = pattern.sub(name, part)
+        return part
+
+    return outside_quotes(text, named)
+
+
+def outside_quotes(text: str, change: Callable[[str], str]) -> str:
+    """A message with its own words changed, and not the values of the client in it, which are quoted."""
+    return "".join(part if number % 2 else change(part) for number, part in enumerate(QUOTED.split(text)))

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import re
-import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,19 +16,11 @@ from typing import Any
 
 from ...kernels.common.types import Routing
 from ...scheduler.decoding.attention_pattern import AttentionPattern
+from .canvas import CanvasNetwork, Heads, read_canvas, text_part
+from .keys import MOST, Keys, flag, number, require, section, shown, whole
 from .lora import Adapter
 from .quantization import Quantization, read_quantization
 
-# No model comes near these sizes: larger ones would fill the memory before they are found not to match the weights.
-MOST = {
-    "dim": 2**20,
-    "layers": 2**10,
-    "heads": 2**12,
-    "kv_heads": 2**12,
-    "ff_dim": 2**22,
-    "vocab_size": 2**24,
-    "max_model_len": 2**24,
-}
 MOST_EXPERTS = 2**10
 NAMED_BLOCK = re.compile(r"-b(8|16|32|64)$")  # the end of a checkpoint's name
 
@@ -43,7 +34,8 @@ class Experts:
     """A mixture of experts: `count` MLPs of width `ff_dim` in all layers from `first_layer` on.
 
     `biased`: a bias is added to scores where experts are chosen. `shared_ff_dim`: width of an MLP that every token
-    passes besides; 0: there is none. Raises `ValueError` for numbers that do not go together.
+    passes besides; 0: there is none. `apart`: the files have a tensor for each matrix of an expert, in a family whose
+    experts lie in one tensor otherwise. Raises `ValueError` for numbers that do not go together.
     """
 
     count: int
@@ -52,6 +44,7 @@ class Experts:
     biased: bool = False
     shared_ff_dim: int = 0
     first_layer: int = 0
+    apart: bool = False
 
     def __post_init__(self) -> None:
         chosen, groups, live = self.routing.chosen, self.routing.groups, self.routing.live_groups
@@ -65,37 +58,6 @@ class Experts:
             raise ValueError(f"{live} of {groups} groups cannot be chosen of {self.count} experts")
         if chosen > size * live:
             raise ValueError(f"{chosen} experts cannot be chosen of {size * live}")
-
-
-@dataclass(frozen=True, slots=True)
-class Heads:
-    """The attention of one layer, of the network's query heads: `kv_heads` for keys and values, `head_dim` numbers of a
-    head. The first `rotated` pairs of each half turn by `rope_theta`. `window`: the last keys that a position sees, 0:
-    all. `shared`: values are made by the same matrix as keys."""
-
-    kv_heads: int
-    head_dim: int
-    rope_theta: float
-    rotated: int
-    window: int = 0
-    shared: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class CanvasNetwork:
-    """A network whose canvas holds random tokens instead of masks (DiffusionGemma): an encoder, which is
-    causal, and a decoder of the same weights over whole canvases of `canvas_length` positions.
-
-    `full_layers` see all keys, with `full` heads; all others have a window. Logits are `softcap * tanh(logits /
-    softcap)`. `sampler` are the parameters of the decoder that generation_config.json names.
-    """
-
-    canvas_length: int
-    softcap: float
-    sliding: Heads
-    full: Heads
-    full_layers: tuple[int, ...]
-    sampler: tuple[tuple[str, object], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +144,7 @@ def read_config(directory: Path, block_size: int | None = None) -> ModelConfig:
         raw["generation_config"] = _generation_config(directory)
     if raw.get("mask_token_id") is None and (mask := _mask_of_tokenizer(directory)) is not None:
         raw["mask_token_id"] = mask
-    said = _Keys(raw)
+    said = Keys(raw)
     said.block_size, said.names = block_size, _names(directory)
     try:
         config = _checked(READERS[name](name, said))
@@ -202,28 +164,6 @@ def _names(directory: Path) -> tuple[str, ...]:
     return (whole.name, *(above.name for above in whole.parents[1:2]))
 
 
-class _Keys(dict[str, Any]):
-    """A configuration that records which of its keys a reader has looked up. `block_size` is the one that a setting
-    gives, `names` are those of its directory and, in the cache of Hugging Face, of its repository."""
-
-    block_size: int | None = None
-    names: tuple[str, ...] = ()
-
-    def __init__(self, raw: Mapping[str, Any]) -> None:
-        super().__init__(raw)
-        self.read = set[str]()
-        if isinstance(text := raw.get("text_config"), Mapping):  # that of the text part of a larger network
-            self["text_config"] = _Keys(text)
-
-    def __getitem__(self, key: str) -> Any:
-        self.read.add(key)
-        return super().__getitem__(key)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        self.read.add(key)
-        return super().get(key, default)
-
-
 # Keys that change what some network computes, with the values at which they do not. A family whose reader does not look
 # one up cannot compute any other value.
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
@@ -234,7 +174,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
             *("qkv_bias", "use_bias", "use_qkv_bias", "bias_for_layer_norm"),
             *("attention_layer_norm", "input_emb_norm", "norm_head", "qk_layernorm", "qk_norm", "use_qk_norm"),
             *("attn_output_gate", "attention_sinks", "multi_query_attention", "use_sliding_window"),
-            *("parallel_attn", "use_parallel_residual", "scale_embedding", "scale_logits"),
+            *("parallel_attn", "use_parallel_residual", "scale_embedding", "scale_logits", "use_double_wide_mlp"),
             "moe_router_enable_expert_bias",
         ),
         (None, False),
@@ -258,6 +198,7 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
         (
             *("num_experts", "num_local_experts", "n_routed_experts", "num_shared_experts", "n_shared_experts"),
             *("shared_expert_intermediate_size", "first_k_dense_replace", "num_nextn_predict_layers"),
+            *("num_kv_shared_layers", "hidden_size_per_layer_input"),
         ),
         (None, 0),
     ),
@@ -272,25 +213,21 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
 }
 
 
-def _refuse_unread(raw: _Keys, config: ModelConfig) -> None:
+def _refuse_unread(raw: Keys, config: ModelConfig) -> None:
     """Raises `ValueError` for a key that changes the computation and that the family's reader has not looked up."""
     neutral = dict(NEUTRAL)
     if "use_sliding_window" in raw.keys() | raw.read:  # it decides, and must be off
         del neutral["sliding_window"]
     for key, values in neutral.items():
         if key in raw and key not in raw.read and raw[key] not in values:
-            raise ValueError(f"{key} = {_shown(raw[key])} is not supported by {config.architecture}")
+            raise ValueError(f"{key} = {shown(raw[key])} is not supported by {config.architecture}")
     for kind in raw.get("layer_types") or ():
         if kind != "full_attention" and config.canvas is None:
-            raise ValueError(f"layer_types with {_shown(kind)} is not supported, only 'full_attention'")
-    if config.canvas is not None and isinstance(raw.get("text_config"), _Keys):
+            raise ValueError(f"layer_types with {shown(kind)} is not supported, only 'full_attention'")
+    if config.canvas is not None and isinstance(raw.get("text_config"), Keys):
         _refuse_unread(raw["text_config"], config)
     if raw.get("rotary_dim") not in (None, config.rotary_dim):
-        raise ValueError(f"rotary_dim = {_shown(raw['rotary_dim'])}, but {config.rotary_dim} numbers are rotated")
-
-
-def _shown(value: object) -> str:
-    return textwrap.shorten(repr(value), 80, placeholder=" ...")
+        raise ValueError(f"rotary_dim = {shown(raw['rotary_dim'])}, but {config.rotary_dim} numbers are rotated")
 
 
 def _generation_config(directory: Path) -> Mapping[str, Any]:
@@ -325,9 +262,11 @@ def _checked(config: ModelConfig) -> ModelConfig:
             raise ValueError(f"{name} is {getattr(config, name)}, not from 1 to {most}")
     if config.experts is not None and config.experts.count > MOST_EXPERTS:
         raise ValueError(f"{config.experts.count} experts are more than {MOST_EXPERTS}")
-    for name in ("norm_eps", "rope_theta"):
-        if not 0 < getattr(config, name) < math.inf:
-            raise ValueError(f"{name} is {getattr(config, name)}, not a positive number")
+    for name, below in (("norm_eps", 1.0), ("rope_theta", math.inf)):
+        if not 0 < getattr(config, name) < below:
+            raise ValueError(
+                f"{name} is {getattr(config, name)}, not a positive number{f' below {below}' * (below == 1)}"
+            )
     for heads in {config.heads_of(layer) for layer in range(config.layers)}:
         if heads.kv_heads < 1 or config.heads % heads.kv_heads or heads.head_dim < 2 or heads.head_dim % 2:
             raise ValueError(
@@ -351,38 +290,6 @@ def _checked(config: ModelConfig) -> ModelConfig:
     return config
 
 
-def _require(raw: Mapping[str, Any], fixed: Mapping[str, object]) -> None:
-    """Raises `ValueError` where a configuration says something else than the one way that the network knows."""
-    for key, value in fixed.items():
-        said = raw.get(key, value)
-        if said != value and not (said is None and not value):
-            raise ValueError(f"{key} = {_shown(said)} is not supported, only {value!r}")
-
-
-def _whole(raw: Mapping[str, Any], key: str, default: int | None = None) -> int:
-    """A whole number, which files may write with a point. `default`: of a key that is missing, null or 0. Raises
-    `ValueError` for anything else, which `int` would cut or read as a number."""
-    value = raw[key] if default is None else raw.get(key) or default
-    if isinstance(value, bool) or not (isinstance(value, int) or (isinstance(value, float) and value.is_integer())):
-        raise ValueError(f"{key} = {_shown(value)} is no whole number")
-    return int(value)
-
-
-def _number(raw: Mapping[str, Any], key: str) -> float:
-    value = raw[key]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
-        raise ValueError(f"{key} = {_shown(value)} is no number")
-    return value
-
-
-def _flag(raw: Mapping[str, Any], key: str, default: bool | None = None) -> bool:
-    """`default`: of a key that is missing. The string "false" is refused: for Python it is true."""
-    value = raw[key] if default is None else raw.get(key, default)
-    if value not in (None, True, False):
-        raise ValueError(f"{key} = {_shown(value)} is neither true nor false")
-    return bool(value)
-
-
 # What a configuration must say where the network here knows only one way, if it says anything.
 _LLADA_FIXED: Mapping[str, object] = {
     "activation_type": "silu",
@@ -401,63 +308,63 @@ _QWEN_FIXED: Mapping[str, object] = {"hidden_act": "silu", "use_sliding_window":
 _SDAR_FIXED: Mapping[str, object] = {"attention_bias": False, "qk_norm": True, "use_qk_norm": True}
 
 
-def _llada(name: str, raw: _Keys) -> ModelConfig:
-    _require(raw, _LLADA_FIXED)
-    dim, heads = _whole(raw, "d_model"), _whole(raw, "n_heads")
+def _llada(name: str, raw: Keys) -> ModelConfig:
+    require(raw, _LLADA_FIXED)
+    dim, heads = whole(raw, "d_model"), whole(raw, "n_heads")
     return ModelConfig(
         architecture=name,
         dim=dim,
-        layers=_whole(raw, "n_layers"),
+        layers=whole(raw, "n_layers"),
         heads=heads,
-        kv_heads=_whole(raw, "n_kv_heads", heads),
-        ff_dim=_whole(raw, "mlp_hidden_size", 0) or int(_number(raw, "mlp_ratio") * dim),
-        vocab_size=_whole(raw, "embedding_size", 0) or _whole(raw, "vocab_size"),
-        max_model_len=_whole(raw, "max_sequence_length"),
-        norm_eps=float(raw.get("rms_norm_eps", 1e-5)),
+        kv_heads=whole(raw, "n_kv_heads", heads),
+        ff_dim=whole(raw, "mlp_hidden_size", 0) or int(number(raw, "mlp_ratio") * dim),
+        vocab_size=whole(raw, "embedding_size", 0) or whole(raw, "vocab_size"),
+        max_model_len=whole(raw, "max_sequence_length"),
+        norm_eps=number(raw, "rms_norm_eps", 1e-5),
         rope_theta=_rope_theta(raw, 10000.0),
-        tied_head=_flag(raw, "weight_tying", False),
-        mask_id=_whole(raw, "mask_token_id"),
+        tied_head=flag(raw, "weight_tying", False),
+        mask_id=whole(raw, "mask_token_id"),
         head_dim=_head_dim(raw, dim, heads),
     )
 
 
-def _qwen(name: str, raw: _Keys, *, ff_dim: int | None = None, mask_id: int | None = None, **more: Any) -> ModelConfig:
+def _qwen(name: str, raw: Keys, *, ff_dim: int | None = None, mask_id: int | None = None, **more: Any) -> ModelConfig:
     """The shape of a family whose configuration has Qwen's names. `ff_dim`: where that is no dense layer's; `mask_id`:
     that of the published code, if no file names it."""
-    _require(raw, _QWEN_FIXED)
-    dim, heads = _whole(raw, "hidden_size"), _whole(raw, "num_attention_heads")
+    require(raw, _QWEN_FIXED)
+    dim, heads = whole(raw, "hidden_size"), whole(raw, "num_attention_heads")
     return ModelConfig(
         architecture=name,
         dim=dim,
-        layers=_whole(raw, "num_hidden_layers"),
+        layers=whole(raw, "num_hidden_layers"),
         heads=heads,
-        kv_heads=_whole(raw, "num_key_value_heads", heads),
-        ff_dim=_whole(raw, "intermediate_size") if ff_dim is None else ff_dim,
-        vocab_size=_whole(raw, "vocab_size"),
-        max_model_len=_whole(raw, "max_position_embeddings"),
-        norm_eps=float(raw["rms_norm_eps"]),
+        kv_heads=whole(raw, "num_key_value_heads", heads),
+        ff_dim=whole(raw, "intermediate_size") if ff_dim is None else ff_dim,
+        vocab_size=whole(raw, "vocab_size"),
+        max_model_len=whole(raw, "max_position_embeddings"),
+        norm_eps=number(raw, "rms_norm_eps"),
         rope_theta=_rope_theta(raw),
-        tied_head=_flag(raw, "tie_word_embeddings", False),
-        mask_id=_whole(raw, "mask_token_id") if mask_id is None or raw.get("mask_token_id") is not None else mask_id,
+        tied_head=flag(raw, "tie_word_embeddings", False),
+        mask_id=whole(raw, "mask_token_id") if mask_id is None or raw.get("mask_token_id") is not None else mask_id,
         head_dim=_head_dim(raw, dim, heads),
         **more,
     )
 
 
-def _dream(name: str, raw: _Keys) -> ModelConfig:
+def _dream(name: str, raw: Keys) -> ModelConfig:
     """Qwen2's network (Ye et al., arXiv 2508.15487), which predicts the token after each position."""
-    _require(raw, {"attention_bias": True})
+    require(raw, {"attention_bias": True})
     return _qwen(name, raw, qkv_bias=True, logit_shift=1)
 
 
-def _fast_dllm_v2(name: str, raw: _Keys) -> ModelConfig:
+def _fast_dllm_v2(name: str, raw: Keys) -> ModelConfig:
     """Qwen2.5's network with attention within blocks, which predicts the next token (Wu et al., arXiv 2509.26328). The
     mask is an argument of the published code."""
-    _require(raw, {"attention_bias": True})
+    require(raw, {"attention_bias": True})
     return _qwen(name, raw, mask_id=151665, qkv_bias=True, logit_shift=1, **_blocks(raw, 32, ("bd_size",)))
 
 
-def _stable_diffcoder(name: str, raw: _Keys) -> ModelConfig:
+def _stable_diffcoder(name: str, raw: Keys) -> ModelConfig:
     """Llama's network with attention within blocks (arXiv 2601.15892). Block and mask are arguments of the published
     code."""
     return _qwen(name, raw, mask_id=5, **_blocks(raw, 4))
@@ -467,17 +374,17 @@ _SDAR_MASK = 151669  # of the published tokenizers
 _SDAR_BLOCK = 4  # of the published ones whose names say no other
 
 
-def _sdar(name: str, raw: _Keys) -> ModelConfig:
+def _sdar(name: str, raw: Keys) -> ModelConfig:
     """Qwen3's network with attention within blocks (Cheng et al., arXiv 2510.06303)."""
-    _require(raw, _SDAR_FIXED)
+    require(raw, _SDAR_FIXED)
     return _qwen(name, raw, mask_id=_SDAR_MASK, qk_norm=True, **_blocks(raw, _SDAR_BLOCK))
 
 
-def _sdar_moe(name: str, raw: _Keys) -> ModelConfig:
+def _sdar_moe(name: str, raw: Keys) -> ModelConfig:
     """Qwen3-MoE's network with attention within blocks."""
-    _require(raw, {**_SDAR_FIXED, "decoder_sparse_step": 1, "mlp_only_layers": []})
-    routing = Routing(_whole(raw, "num_experts_per_tok"), normed=_flag(raw, "norm_topk_prob", False))
-    experts = Experts(_whole(raw, "num_experts"), _whole(raw, "moe_intermediate_size"), routing)
+    require(raw, {**_SDAR_FIXED, "decoder_sparse_step": 1, "mlp_only_layers": []})
+    routing = Routing(whole(raw, "num_experts_per_tok"), normed=flag(raw, "norm_topk_prob", False))
+    experts = Experts(whole(raw, "num_experts"), whole(raw, "moe_intermediate_size"), routing)
     return _qwen(name, raw, mask_id=_SDAR_MASK, qk_norm=True, **_blocks(raw, _SDAR_BLOCK), experts=experts)
 
 
@@ -490,22 +397,22 @@ _LLADA_MOE_FIXED: Mapping[str, object] = {
 }
 
 
-def _llada_moe(name: str, raw: _Keys) -> ModelConfig:
+def _llada_moe(name: str, raw: Keys) -> ModelConfig:
     """The network of LLaDA-MoE's published code (Zhu et al., arXiv 2509.24389): softmax over experts, not normed."""
-    _require(raw, _LLADA_MOE_FIXED)
+    require(raw, _LLADA_MOE_FIXED)
     if raw.get("norm_topk_prob"):
         raise ValueError("norm_topk_prob is not supported: the published code norms in no case")
     if not all(raw["moe_layer_freq"]):
         raise ValueError("moe_layer_freq with layers that have no experts is not supported")
     experts = Experts(
-        _whole(raw, "num_experts"), _whole(raw, "expert_intermediate_size"), Routing(_whole(raw, "num_experts_per_tok"))
+        whole(raw, "num_experts"), whole(raw, "expert_intermediate_size"), Routing(whole(raw, "num_experts_per_tok"))
     )
     return _qwen(
         name,
         raw,
         ff_dim=experts.ff_dim,
-        qk_norm=_flag(raw, "qk_layernorm"),
-        rotary_share=float(raw.get("partial_rotary_factor") or 1.0),
+        qk_norm=flag(raw, "qk_layernorm"),
+        rotary_share=number(raw, "partial_rotary_factor", 1.0),
         experts=experts,
     )
 
@@ -527,27 +434,27 @@ _LLADA2_ROUTING = (
 _LLADA2_BLOCK = 32  # of all published ones, whose config.json does not say it (Bie et al., arXiv 2512.15745)
 
 
-def _llada2(name: str, raw: _Keys) -> ModelConfig:
+def _llada2(name: str, raw: Keys) -> ModelConfig:
     """The network of LLaDA2's published code: sigmoid scores, a bias that helps to choose, groups, a shared MLP."""
-    _require(raw, _LLADA2_FIXED)
+    require(raw, _LLADA2_FIXED)
     controls = [raw.get(key) for key in ("delete_token_id", "split_token_id")]
     if None in controls and controls != [None, None]:
         raise ValueError("delete_token_id and split_token_id go together, and one of them is missing")
-    chosen, ff_dim = _whole(raw, "num_experts_per_tok"), _whole(raw, "moe_intermediate_size")
+    chosen, ff_dim = whole(raw, "num_experts_per_tok"), whole(raw, "moe_intermediate_size")
     experts = Experts(
-        count=_whole(raw, "num_experts"),
+        count=whole(raw, "num_experts"),
         ff_dim=ff_dim,
         routing=Routing(
             chosen,
             sigmoid=True,
             normed=chosen > 1,
-            scale=_number(raw, "routed_scaling_factor"),
-            groups=_whole(raw, "n_group", 1),
-            live_groups=_whole(raw, "topk_group", 1),
+            scale=number(raw, "routed_scaling_factor"),
+            groups=whole(raw, "n_group", 1),
+            live_groups=whole(raw, "topk_group", 1),
         ),
         biased=True,
-        shared_ff_dim=ff_dim * _whole(raw, "num_shared_experts", 0),
-        first_layer=_whole(raw, "first_k_dense_replace", 0),
+        shared_ff_dim=ff_dim * whole(raw, "num_shared_experts", 0),
+        first_layer=whole(raw, "first_k_dense_replace", 0),
     )
     return _qwen(
         name,
@@ -555,136 +462,53 @@ def _llada2(name: str, raw: _Keys) -> ModelConfig:
         qk_norm=True,
         **_blocks(raw, _LLADA2_BLOCK),
         caveat=_LLADA2_ROUTING if controls[0] is not None else "",
-        rotary_share=float(raw["partial_rotary_factor"]),
+        rotary_share=number(raw, "partial_rotary_factor"),
         experts=experts,
     )
 
 
-def _wedlm(name: str, raw: _Keys) -> ModelConfig:
+def _wedlm(name: str, raw: Keys) -> ModelConfig:
     """Qwen2.5's or Qwen3's network, causal over known tokens and then masks (Liu et al., arXiv 2512.22737)."""
     return _qwen(
         name,
         raw,
         mask_id=151665,
-        qkv_bias=_flag(raw, "attention_bias", True),
-        qk_norm=_flag(raw, "qk_norm", False),
+        qkv_bias=flag(raw, "attention_bias", True),
+        qk_norm=flag(raw, "qk_norm", False),
         block_size=1,
         known_first=True,
     )
 
 
-_GEMMA_FIXED: Mapping[str, object] = {
-    "attention_bias": False,
-    "hidden_activation": "gelu_pytorch_tanh",
-    "tie_word_embeddings": True,
-}
-_GEMMA_SAMPLER = ("max_denoising_steps", "t_min", "t_max", "stability_threshold", "confidence_threshold")
-_GEMMA_PERIOD = 6  # every sixth layer sees all keys, unless config.json says which
-
-
-def _gemma(name: str, raw: Mapping[str, Any]) -> ModelConfig:
+def _gemma(name: str, raw: Keys) -> ModelConfig:
     """DiffusionGemma's network (transformers 5.24, models/diffusion_gemma), its text part: images are not computed."""
-    _require(raw, {"tie_word_embeddings": True})
-    text = raw["text_config"]
-    if not isinstance(text, Mapping):
-        raise ValueError(f"text_config = {_shown(text)} is no object")
-    if not isinstance(raw.get("vision_config", {}), dict | None):  # images are not computed, whatever it says
-        raise ValueError(f"vision_config = {_shown(raw['vision_config'])} is no object")
-    _require(text, _GEMMA_FIXED)
-    if text.get("use_bidirectional_attention") not in (None, "vision"):
-        raise ValueError("use_bidirectional_attention = 'all' is not supported: the encoder here is causal")
-    layers, dim = _whole(text, "num_hidden_layers"), _whole(text, "hidden_size")
-    if not 1 <= layers <= MOST["layers"]:
-        raise ValueError(f"num_hidden_layers = {layers} is not from 1 to {MOST['layers']}")
-    kinds = text.get("layer_types") or [
-        "sliding_attention" if (layer + 1) % _GEMMA_PERIOD else "full_attention" for layer in range(layers)
-    ]
-    if (
-        not isinstance(kinds, list)
-        or len(kinds) != layers
-        or not {*map(str, kinds)} <= {"sliding_attention", "full_attention"}
-    ):
-        raise ValueError(f"layer_types = {_shown(kinds)} are not {layers} of sliding_attention and full_attention")
-    sliding, full = _gemma_heads(text, [*kinds[:-1], "full_attention"])
-    chosen = Routing(_whole(text, "top_k_experts"), normed=True)
-    experts = Experts(_whole(text, "num_experts"), _whole(text, "moe_intermediate_size"), chosen)
-    canvas = CanvasNetwork(
-        canvas_length=_whole(raw, "canvas_length"),
-        softcap=float(text.get("final_logit_softcapping") or 30.0),  # transformers does not write its own
-        sliding=sliding,
-        full=full,
-        full_layers=tuple(at for at, kind in enumerate(kinds) if kind == "full_attention" or at == layers - 1),
-        sampler=_gemma_sampler(raw.get("generation_config", {})),
-    )
+    text = text_part(raw)
+    canvas = read_canvas(raw, text)
+    chosen = Routing(whole(text, "top_k_experts"), normed=True)
     return ModelConfig(
         architecture=name,
-        dim=dim,
-        layers=layers,
-        heads=_whole(text, "num_attention_heads"),
-        kv_heads=sliding.kv_heads,
-        ff_dim=_whole(text, "intermediate_size"),
-        vocab_size=_whole(text, "vocab_size"),
-        max_model_len=_whole(text, "max_position_embeddings"),
-        norm_eps=float(text["rms_norm_eps"]),
-        rope_theta=sliding.rope_theta,
+        dim=whole(text, "hidden_size"),
+        layers=whole(text, "num_hidden_layers"),
+        heads=whole(text, "num_attention_heads"),
+        kv_heads=canvas.sliding.kv_heads,
+        ff_dim=whole(text, "intermediate_size"),
+        vocab_size=whole(text, "vocab_size"),
+        max_model_len=whole(text, "max_position_embeddings"),
+        norm_eps=number(text, "rms_norm_eps"),
+        rope_theta=canvas.sliding.rope_theta,
         tied_head=True,
-        mask_id=_whole(raw, "mask_token_id", 0) or _whole(text, "pad_token_id", 0),  # nothing but room in its canvases
-        head_dim=sliding.head_dim,
+        mask_id=whole(raw, "mask_token_id", 0) or whole(text, "pad_token_id", 0),  # nothing but room in its canvases
+        head_dim=canvas.sliding.head_dim,
         qk_norm=True,
         block_size=1,
-        experts=experts,
+        experts=Experts(whole(text, "num_experts"), whole(text, "moe_intermediate_size"), chosen),
         canvas=canvas,
     )
 
 
-def _gemma_heads(text: Mapping[str, Any], kinds: list[str]) -> tuple[Heads, Heads]:
-    """The heads of sliding and of full layers. Newer files say those of full layers layer by layer."""
-    own = text.get("per_layer_config") or {}
-    given = [own.get(str(at), own.get(at)) or {} for at, kind in enumerate(kinds) if kind == "full_attention"]
-    if any(one != given[0] for one in given) or not set(given[0]) <= {"head_dim", "num_key_value_heads"}:
-        raise ValueError(f"per_layer_config = {_shown(own)} is not supported: full layers must be alike")
-    for at, kind in enumerate(kinds):
-        if kind != "full_attention" and (own.get(str(at)) or own.get(at)):
-            raise ValueError(f"per_layer_config of layer {at}, which has a window, is not supported")
-    if text.get("attention_k_eq_v") is False:
-        raise ValueError("attention_k_eq_v = False is not supported: full layers make values of keys")
-    window, kv_heads, head_dim = (_whole(text, key) for key in ("sliding_window", "num_key_value_heads", "head_dim"))
-    if not 1 <= window <= MOST["max_model_len"]:
-        raise ValueError(f"sliding_window = {window} is not from 1 to {MOST['max_model_len']}")
-    full_dim = _whole(given[0], "head_dim", 0) or _whole(text, "global_head_dim", 512)
-    full_heads = _whole(given[0], "num_key_value_heads", 0) or _whole(text, "num_global_key_value_heads", kv_heads)
-    said = text.get("rope_parameters") or {}
-    near: dict[str, Any] = {"rope_type": "default", "rope_theta": 10_000.0} | said.get("sliding_attention", {})
-    far: dict[str, Any] = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6}
-    far |= said.get("full_attention", {})
-    for rope, kind, keys in ((near, "default", 2), (far, "proportional", 3)):
-        if rope["rope_type"] != kind or len(rope) != keys:
-            raise ValueError(f"rope_parameters with {_shown(rope)} are not supported, only {kind!r}")
-    rotated = int(float(far["partial_rotary_factor"]) * full_dim // 2)
-    return (
-        Heads(kv_heads, head_dim, float(near["rope_theta"]), head_dim // 2, window),
-        Heads(full_heads, full_dim, float(far["rope_theta"]), rotated, shared=True),
-    )
-
-
-def _gemma_sampler(said: Mapping[str, Any]) -> tuple[tuple[str, object], ...]:
-    found = {key: said[key] for key in _GEMMA_SAMPLER if said.get(key) is not None}
-    sampler = said.get("sampler_config") or {}
-    if not isinstance(sampler, dict):
-        raise ValueError(f"generation_config.json: sampler_config = {_shown(sampler)} is no object")
-    if sampler.get("_cls_name", "EntropyBoundSamplerConfig") != "EntropyBoundSamplerConfig":
-        raise ValueError(f"generation_config.json: sampler {_shown(sampler['_cls_name'])} is not supported")
-    if "entropy_bound" in sampler:
-        found["entropy_bound"] = sampler["entropy_bound"]
-    for key, value in found.items():  # whether a number suits is for the decoder to say
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ValueError(f"generation_config.json: {key} = {_shown(value)} is no number")
-    return tuple(found.items())
-
-
 def _head_dim(raw: Mapping[str, Any], dim: int, heads: int) -> int:
     if raw.get("head_dim") is not None:
-        return _whole(raw, "head_dim")
+        return whole(raw, "head_dim")
     if dim % max(1, heads):
         raise ValueError(f"{heads} heads do not divide {dim} evenly")
     return dim // max(1, heads)  # no head at all is refused with the other sizes
@@ -694,21 +518,21 @@ def _rope_theta(raw: Mapping[str, Any], default: float | None = None) -> float:
     """Older files say it at the top, newer ones among `rope_parameters`; positions are never scaled here."""
     top, theta = dict(raw), raw.get("rope_theta", default)  # a copy, whose keys are not looked up here
     for name in ("rope_parameters", "rope_scaling"):
-        given = dict(raw.get(name) or {})
+        given = dict(section(raw, name))
         kind = given.pop("rope_type", given.pop("type", "default"))
         if kind != "default":
-            raise ValueError(f"rope type {_shown(kind)} is not supported, only 'default'")
+            raise ValueError(f"rope type {shown(kind)} is not supported, only 'default'")
         for key, value in given.items():
             differs = value != top[key] if key in top else (key != "rope_theta" and value not in (None, 1))
             if differs:
-                raise ValueError(f"{key} = {_shown(value)} among the rope parameters is not supported")
+                raise ValueError(f"{key} = {shown(value)} among the rope parameters is not supported")
         theta = given.get("rope_theta", theta)
     if theta is None:
         raise KeyError("rope_theta")
-    return float(theta)
+    return number({"rope_theta": theta}, "rope_theta")
 
 
-def _blocks(raw: _Keys, published: int, keys: tuple[str, ...] = ("block_size", "block_length")) -> dict[str, Any]:
+def _blocks(raw: Keys, published: int, keys: tuple[str, ...] = ("block_size", "block_length")) -> dict[str, Any]:
     """How many positions see each other, and what says so: a setting, one of these `keys`, the end of the checkpoint's
     name, or the published models of the family. It is trained into a checkpoint: with another one it answers worse."""
     said = {f"config.json's {key}": raw[key] for key in keys if raw.get(key) is not None}
@@ -723,7 +547,7 @@ def _blocks(raw: _Keys, published: int, keys: tuple[str, ...] = ("block_size", "
     return {"block_size": block, "block_source": source}
 
 
-READERS: Mapping[str, Callable[[str, _Keys], ModelConfig]] = {
+READERS: Mapping[str, Callable[[str, Keys], ModelConfig]] = {
     "LLaDAModelLM": _llada,
     "DreamModel": _dream,
     "Fast_dLLM_QwenForCausalLM": _fast_dllm_v2,

@@ -5,8 +5,9 @@ A *piece* is a tensor of the network here; `NAMES` has its name in the checkpoin
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from .config import ModelConfig
@@ -91,6 +92,7 @@ EXPERTS: Mapping[str, Piece] = {
     "experts_gate_up": Piece("expert_gate_up", ("experts", "expert_gate_up"), "dim"),
     "experts_out": Piece("expert_out", ("experts", "dim"), "expert_ff"),
 }
+OF_EXPERT = re.compile(r"\.experts\.\d+\.")  # in the name of a tensor that only one expert has
 
 _LLADA = {
     "embedding": "model.transformer.wte.weight",
@@ -182,6 +184,9 @@ _GEMMA = {
     "expert_scale": _GEMMA_LAYER + "router.per_expert_scale",
     "experts_gate_up": _GEMMA_LAYER + "experts.gate_up_proj",
     "experts_out": _GEMMA_LAYER + "experts.down_proj",
+    "expert_gate": _GEMMA_LAYER + "experts.{expert}.gate_proj.weight",  # of quantized checkpoints, as the next two
+    "expert_up": _GEMMA_LAYER + "experts.{expert}.up_proj.weight",
+    "expert_out": _GEMMA_LAYER + "experts.{expert}.down_proj.weight",
     "post_attention_norm": _GEMMA_LAYER + "post_attention_layernorm.weight",
     "post_mlp_norm": _GEMMA_LAYER + "post_feedforward_layernorm_1.weight",
     "experts_norm": _GEMMA_LAYER + "pre_feedforward_layernorm_2.weight",
@@ -242,15 +247,17 @@ def layer_sources(config: ModelConfig, layer: int) -> list[Source]:
     if config.heads_of(layer).shared:  # the rows of keys once more, for values
         after = [source.weight for source in found].index("qkv") + 2
         found.insert(after, found[after - 1])
-    if config.canvas is not None:
-        return [*found, *_sources(config, {**MLP, **ROUTER, **EXPERTS, **SANDWICH}, absent, layer=layer)]
     if experts is None or layer < experts.first_layer:
         return found + list(_sources(config, MLP, absent, layer=layer))
     if not experts.biased:
         absent |= {"router_bias"}
     if not experts.shared_ff_dim:
         absent |= {"shared_gate", "shared_up", "shared_out"}
+    if config.canvas is not None:  # its experts stand beside an MLP
+        found += _sources(config, {**MLP, **SANDWICH}, absent, layer=layer)
     found += _sources(config, ROUTER, absent, layer=layer)
+    if config.canvas is not None and not experts.apart:
+        return found + list(_sources(config, EXPERTS, absent, layer=layer))
     for expert in range(experts.count):
         found += _sources(config, EXPERT, absent, layer=layer, expert=expert)
     return found
@@ -268,22 +275,25 @@ def tied_copy(config: ModelConfig) -> tuple[str, str] | None:
     return (names["head"], names["embedding"]) if config.tied_head else None
 
 
-def stored_as(config: ModelConfig, stored: Collection[str]) -> dict[str, str]:
-    """The names of tensors as they are `stored`, by what they stand for, where a checkpoint may have another name."""
-    twin, own = TWINS.get(config.architecture, ("", ""))
-    if not twin:
-        return {}
-    found, shapes = set(stored), tensor_shapes(config)
-    twins = {name: twin + name.removeprefix(own) for name in shapes if name.startswith(own) and name not in found}
-    return {name: other for name, other in twins.items() if other in found and other not in shapes}
+def as_in_files(config: ModelConfig, stored: Iterable[str]) -> ModelConfig:
+    """The configuration of a checkpoint with tensors of these names: they say whether experts are `apart`."""
+    if config.canvas is None or config.experts is None:
+        return config
+    apart = any(OF_EXPERT.search(name) for name in stored)
+    return replace(config, experts=replace(config.experts, apart=apart))
 
 
-def left_out(config: ModelConfig, name: str, stored: Collection[str]) -> bool:
-    """True for a stored tensor that is not read: of a part that is not loaded, or one that another one equals."""
-    if name.startswith(LEFT_OUT.get(config.architecture, ())):
-        return True
+def twins_of(config: ModelConfig, stored: Collection[str], expected: Collection[str]) -> dict[str, str]:
+    """The names of tensors that are `stored` under the family's other prefix, by the names that they have under its
+    own. Some are `expected` under both, and stand for themselves."""
     twin, own = TWINS.get(config.architecture, ("", ""))
-    return bool(twin) and name.startswith(twin) and own + name.removeprefix(twin) in stored
+    named = (name for name in stored if twin and name.startswith(twin) and name not in expected)
+    return {own + name.removeprefix(twin): name for name in named}
+
+
+def left_out(config: ModelConfig, name: str) -> bool:
+    """True for a tensor of a part that is not loaded."""
+    return name.startswith(LEFT_OUT.get(config.architecture, ()))
 
 
 def _sources(

@@ -48,6 +48,11 @@ class Layout(ABC):
 
     @property
     @abstractmethod
+    def scales(self) -> str:
+        """The name of the tensor of scales."""
+
+    @property
+    @abstractmethod
     def kept(self) -> Literal["fp8", "int4"] | None:
         """The form in which a device can keep the matrix, with its numbers and scales as they are."""
 
@@ -85,11 +90,15 @@ class Fp8Layout(Layout):
         }
 
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Matrix:
-        values, scales = tensors["weight"], _finite(self.scale_name, tensors[self.scale_name])
+        values, scales = tensors["weight"], tensors[self.scale_name].float()
         if self.strategy == "block":
             down, across = self.block
             return GroupedMatrix(values, scales.repeat_interleave(min(down, rows), 0)[:rows].contiguous(), None, across)
         return Fp8Matrix(values, scales.reshape(-1).expand(rows).contiguous())
+
+    @property
+    def scales(self) -> str:
+        return self.scale_name
 
     @property
     def kept(self) -> Literal["fp8", "int4"] | None:
@@ -115,6 +124,10 @@ class Int4Layout(Layout):
     act_order: bool = False
 
     @property
+    def scales(self) -> str:
+        return "scales"
+
+    @property
     def group(self) -> int | None:
         return self.columns_per_scale
 
@@ -138,7 +151,7 @@ class Int4Layout(Layout):
     def made(self, numbers: Tensor, scales: Tensor, zeros: Tensor, of_column: Tensor | None) -> Matrix:
         """The matrix of numbers [N, K], scales and zeros [N, groups], and the group of each column, if it is said."""
         columns, groups = numbers.shape[1], scales.shape[1]
-        scales, zeros = _finite("scales", scales).contiguous(), zeros.float().contiguous()
+        scales, zeros = scales.float().contiguous(), zeros.float().contiguous()
         if of_column is not None:
             if not 0 <= int(of_column.min()) <= int(of_column.max()) < groups:
                 raise ValueError(f"g_idx names groups that are not among {groups}")
@@ -206,6 +219,10 @@ class PackedLayout(Int4Layout):
 
     symmetric: bool = True
 
+    @property
+    def scales(self) -> str:
+        return "weight_scale"
+
     def tensors(self, rows: int, columns: int) -> Mapping[str, Stored]:
         groups = self.groups(rows, columns)
         found = {
@@ -230,14 +247,6 @@ class PackedLayout(Int4Layout):
         else:
             zeros = _nibbles(tensors["weight_zero_point"].T).T
         return self.made(_nibbles(words), scales, zeros, tensors.get("weight_g_idx"))
-
-
-def _finite(name: str, scales: Tensor) -> Tensor:
-    """Scales in float32. Raises `ValueError` for one that would make a whole row, and then every answer, NaN."""
-    scales = scales.float()
-    if not scales.isfinite().all():
-        raise ValueError(f"{name} has numbers that are not finite")
-    return scales
 
 
 def _nibbles(words: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ...kernels.common.types import Matrix
 from ...kernels.linear import dequantize
+from .patterns import checked_pattern
 
 PREFIX = "model."
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -164,8 +165,12 @@ def _rank_and_scale(said: Mapping[str, Any], module: str, path: Path) -> tuple[i
 def _of_module(said: Mapping[str, Any], key: str, patterns_key: str, module: str, path: Path) -> Any:
     """The first pattern that the end of a module's name matches decides, as in peft."""
     patterns = said.get(patterns_key) or {}
-    try:
-        matches = (value for pattern, value in patterns.items() if re.match(rf"(.*\.)?({pattern})$", module))
-        return next(matches, said.get(key))
-    except (re.error, AttributeError, OverflowError, RecursionError):
-        raise ValueError(f"{path}: {patterns_key} = {str(patterns)[:60]!r} has no patterns of names") from None
+    if not isinstance(patterns, dict):
+        raise ValueError(f"{path}: {patterns_key} = {str(patterns)[:60]!r} has no patterns of names")
+    for pattern, value in patterns.items():
+        try:
+            if re.match(rf"(.*\.)?({checked_pattern(pattern)})$", module):
+                return value
+        except ValueError as error:
+            raise ValueError(f"{path}: {patterns_key} has {pattern[:60]!r}, {error}") from None
+    return said.get(key)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .layouts import AwqLayout, Fp8Layout, GptqLayout, Layout, PackedLayout
+from .patterns import checked_pattern
 
 # Scales of keys and values, which are kept in the network's type.
 CACHE_SCALE = re.compile(r".+\.([kvq]_scale|[kvq]_zero_point|output_scale|(k|v)_proj\.(k|v)_scale)")
@@ -88,9 +89,9 @@ class _Section:
             raise self.refusal(keys[0], found, "only a list of names")
         for name in found:
             try:
-                re.compile(name[3:] if name.startswith("re:") else "")
-            except (re.error, OverflowError, RecursionError):
-                raise self.refusal(keys[0], name, "only regular expressions after re:") from None
+                checked_pattern(name[3:] if name.startswith("re:") else "")
+            except ValueError as error:
+                raise self.refusal(keys[0], name, f"only regular expressions after re:, and it is {error}") from None
         return tuple(found)
 
     def group(self, *keys: str) -> int:
@@ -110,21 +111,33 @@ def _short(value: object) -> str:
 
 def read_quantization(directory: Path, raw: Mapping[str, Any]) -> Quantization | None:
     """The quantization that `raw`, config.json, names, or the file of a tool beside it; None: nothing says of any.
-    Raises `ValueError` with the key that cannot be read."""
-    keys = ("quantization_config", "compression_config")
-    given = {key: raw[key] for key in keys if raw.get(key) not in (None, {}, [])}
-    if len(given) == 2 and raw["quantization_config"] != raw["compression_config"]:
+    Raises `ValueError` with the key that cannot be read, or for two that contradict each other."""
+    text = raw.get("text_config")
+    given = {
+        place + key: part[key]
+        for place, part in (("", raw), ("text_config.", text if isinstance(text, Mapping) else {}))
+        for key in ("quantization_config", "compression_config")
+        if part.get(key) not in (None, {}, [])
+    }
+    if any(value != next(iter(given.values())) for value in given.values()):
         raise ValueError(f"{' and '.join(given)} differ: remove the one that the tensors contradict")
-    for key, value in given.items():
-        return _of(_Section(key, value))
+    found = [(key, _of(_Section(key, value))) for key, value in [*given.items()][:1]]
     for name in OWN_FILES:
         if (directory / name).is_file():
             try:
                 said = json.loads((directory / name).read_text(encoding="utf-8"))
             except (OSError, ValueError, RecursionError) as error:
                 raise ValueError(f"{name} cannot be read: {error}") from None
-            return _of(_own_file(_Section(name, said)))
-    return None
+            found.append((name, _of(_own_file(_Section(name, said)))))
+    if not found:
+        return None
+    (place, first), *others = found
+    for other, second in others:
+        if second.layout != first.layout:
+            raise ValueError(
+                f"{place} ({first}) and {other} ({second}) differ: remove the one that the tensors contradict"
+            )
+    return first
 
 
 def _own_file(said: _Section) -> _Section:

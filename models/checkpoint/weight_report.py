@@ -15,6 +15,7 @@ from ..kv_cache import KvPages
 from ..numerics import Numerics
 from .config import ModelConfig
 from .families import tensor_shapes
+from .finite import require_finite
 from .weights import as_stored, check_weights
 
 POSITIONS = 1000  # whose keys and values are counted
@@ -45,9 +46,14 @@ def count_parameters(config: ModelConfig) -> int:
     return sum(prod(shape) for shape in tensor_shapes(config).values())
 
 
-def weight_report(directory: Path, config: ModelConfig) -> WeightReport:
-    """Takes no memory for weights. Raises `ModelError` for weights that cannot be loaded."""
+def weight_report(directory: Path, config: ModelConfig, *, check: bool = False) -> WeightReport:
+    """Takes no memory for weights. Raises `ModelError` for weights that cannot be loaded, and with `check`, which reads
+    all of them, for numbers that are not finite."""
     weights, stored = check_weights(directory, config), Counter[str]()
+    if check:
+        require_finite(
+            {name: weights.headers[name].path for names in weights.tensors.values() for name in names.values()}
+        )
     config = as_stored(config, weights)
     for name in weights.tensors:
         stored[weights.dtype(name)] += prod(weights.shapes[name])

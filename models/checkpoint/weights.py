@@ -16,7 +16,8 @@ from torch import Tensor
 from ...kernels.common.types import Fp8Matrix, GroupedMatrix, Matrix
 from ...kernels.linear import dequantize, pack_int4, quantize_groups, quantize_rows, unpack_int4
 from .config import ModelConfig, ModelError
-from .families import left_out, stored_as, tensor_shapes, tied_copy
+from .families import as_in_files, left_out, tensor_shapes, tied_copy, twins_of
+from .finite import require_finite
 from .layouts import GptqLayout, Int4Layout, Layout
 from .lora import Adapter
 from .quantization import is_cache_scale
@@ -134,21 +135,29 @@ def check_weights(directory: Path, config: ModelConfig) -> StoredWeights:
 
     A head that the embedding replaces may be stored if it equals it: only then both are read.
     """
+    files = _files(directory)
+    headers = _headers(files)
+    config = as_in_files(config, headers)
     shapes, tied = tensor_shapes(config), tied_copy(config)
     head, embedding = tied or ("", "")
     expected = {**shapes, head: shapes[embedding]} if tied else shapes
     layout = config.quantization.layout if config.quantization is not None else None
-    files = _files(directory)
-    headers = _headers(files)
     tensors, quantized = dict[str, dict[str, str]](), set[str]()
-    meant = {twin: name for name, twin in stored_as(config, headers).items()}
+    twins = twins_of(config, headers, expected)
+    for name, twin in twins.items():
+        if name in headers and not _equal(headers, name, twin):
+            raise ModelError(f"{headers[twin].path}: {twin} is not equal to {name}, but the network has only one")
+    meant = {twin: name for name, twin in twins.items() if name not in headers}
+    copies = {*twins.values()} - meant.keys()
     for name, header in headers.items():
+        if name in copies:
+            continue
         weight, role = _place(meant.get(name, name), expected, layout)
         if role in tensors.get(weight, ()):
             raise ModelError(f"{header.path}: {weight} is there twice")
         if weight:
             tensors.setdefault(weight, {})[role] = name
-        elif not left_out(config, name, headers) and not _is_ignored(name, header, expected, layout):
+        elif not left_out(config, name) and not _is_ignored(name, header, expected, layout):
             raise ModelError(f"{header.path} has an unexpected tensor {name}")
     for weight, names in tensors.items():
         of_weight = {role: headers[name] for role, name in names.items()}
@@ -160,19 +169,23 @@ def check_weights(directory: Path, config: ModelConfig) -> StoredWeights:
     missing = [name for name in shapes if name not in tensors]
     if missing:
         raise ModelError(f"{directory} lacks {some(missing)}")
+    if layout is not None:
+        scales = (names[layout.scales] for weight, names in tensors.items() if weight in quantized)
+        require_finite({name: headers[name].path for name in scales})
     if config.quantization and (left := next(config.quantization.left_among(sorted(quantized)), None)):
         raise ModelError(f"{directory}: {left} is quantized, but the configuration leaves it out")
     if tied and (copy := tensors.pop(head, None)):
         name, other = copy.get("weight", ""), tensors[embedding].get("weight", "")
         path = headers[next(iter(copy.values()))].path
-        if {head, embedding} & quantized or not _equal(path, name, headers[other].path, other):
+        if {head, embedding} & quantized or not _equal(headers, name, other):
             raise ModelError(f"{path}: {head} is not equal to {embedding}, but config.json ties them")
     return StoredWeights(tuple(files), tensors, headers, shapes, frozenset(quantized), layout, config.adapter)
 
 
 def as_stored(config: ModelConfig, stored: StoredWeights) -> ModelConfig:
-    """The configuration, with the names of the matrices that come as plain numbers from a quantized checkpoint: those
-    that it has so, and those that an adapter changes."""
+    """The configuration, as the tensors are stored, with the names of the matrices that come as plain numbers from a
+    quantized checkpoint: those that it has so, and those that an adapter changes."""
+    config = as_in_files(config, stored.headers)
     if config.quantization is None:
         return config
     changed = config.adapter.factors.keys() if config.adapter is not None else set[str]()
@@ -231,7 +244,8 @@ def _check_plain(header: Header, name: str, shape: tuple[int, ...], layout: Layo
 def _check_quantized(headers: Mapping[str, Header], weight: str, shape: tuple[int, ...], layout: Layout) -> None:
     module, path = weight.removesuffix(".weight"), next(iter(headers.values())).path
     if len(shape) != 2:
-        raise ModelError(f"{path}: {weight} is quantized, but no matrix")
+        apart = "; experts are read where each has a tensor of its own" * (len(shape) == 3)
+        raise ModelError(f"{path}: {weight} is quantized, but no matrix{apart}")
     rows, columns = shape
     try:
         wanted = layout.tensors(rows, columns)
@@ -251,16 +265,29 @@ def _check_quantized(headers: Mapping[str, Header], weight: str, shape: tuple[in
         raise ModelError(f"{path.parent} lacks {some(missing)}")
 
 
-def _equal(path: Path, name: str, other_path: Path, other_name: str) -> bool:
+def _equal(headers: Mapping[str, Header], name: str, other: str) -> bool:
+    path, other_path = headers[name].path, headers[other].path
+    if headers[name].shape != headers[other].shape:
+        return False
     try:
         with safe_open(path, framework="pt") as shard, safe_open(other_path, framework="pt") as other_shard:
-            one, other = shard.get_slice(name), other_shard.get_slice(other_name)
+            if not headers[name].shape:
+                return _same(shard.get_tensor(name), other_shard.get_tensor(other))
+            one, two = shard.get_slice(name), other_shard.get_slice(other)
             return all(
-                torch.equal(one[row : row + ROWS].float(), other[row : row + ROWS].float())
-                for row in range(0, one.get_shape()[0], ROWS)
+                _same(one[row : row + ROWS], two[row : row + ROWS]) for row in range(0, headers[name].shape[0], ROWS)
             )
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from None
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """True for the same numbers, also in two types."""
+    if one.dtype != other.dtype:
+        one, other = one.double(), other.double()
+    elif one.itemsize == 1:  # FP8 has no comparison
+        one, other = one.view(torch.uint8), other.view(torch.uint8)
+    return torch.equal(one, other)
 
 
 def load_weights(

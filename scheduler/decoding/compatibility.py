@@ -65,6 +65,11 @@ class DecoderFacts:
         return max(1, doublings(self.length))
 
     @property
+    def cache_param(self) -> str:
+        """The parameter that gave the cache."""
+        return "cache" if "cache" in self.overrides else "decoder"
+
+    @property
     def rule_param(self) -> str:
         """The parameter that selects its host rule."""
         return "rule" if self.spec.rule is None else "decoder"
@@ -238,8 +243,9 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         lambda f: f.cache == "block" and "sub_block_length" not in f.params,
     ),
     (
-        "cache {f.cache!r} is for models that see the whole canvas, where keys grow stale: use 'prefix', which is exact"
-    ): ("cache", _exact(lambda f: f.cache not in EXACT_CACHES)),
+        "cache {f.cache!r} of decoder {f.name!r} is for models that see the whole canvas, where keys grow stale: use"
+        " 'prefix', which is exact"
+    ): ("{f.cache_param}", _exact(lambda f: f.cache not in EXACT_CACHES)),
     "refresh_every must be 0: keys of this model's finished blocks are exact, none grow stale": (
         "refresh_every",
         _exact(lambda f: f.params.get("refresh_every")),

@@ -17,12 +17,13 @@ from .commit.base import EVERYTHING, REPORT_ALL, CommitRule, HostCommitRule, Hos
 from .commit.device import CommitAtFork, EntropyBound, Factor, Quota, Threshold, Timesteps
 from .commit.host.applied import Applied
 from .commit.shared.schedule import Schedule
-from .compatibility import EXACT_CACHES, DecoderFacts, fitted, refuse
+from .compatibility import EXACT_CACHES, DecoderFacts, VocabularyFacts, fitted, refuse
 from .denoising import Denoiser
 from .lane_tree import Layout
 from .params import AUTO, BLOCK, CANVAS, OFF, ParamError, Params, check
 from .plugins import ALL_DECODERS, ALL_PARAMS, ALL_RULES
 from .registry import Decoder, DecoderSpec
+from .vocabulary import Vocabulary
 
 # Exactly one of these decides which positions commit; naming one replaces the decoder's own.
 RULES: tuple[str, ...] = ("steps", "threshold", "factor", "entropy_bound")
@@ -138,10 +139,17 @@ def _branch_row(params: Params, isolated: bool, lookahead: int | None, slides: b
     return params.integer("block_length") + (lookahead or 0 if isolated else 0)
 
 
-def suits(name: str, pattern: AttentionPattern, overrides: Mapping[str, object] = MappingProxyType({})) -> bool:
-    """True if a network of this pattern takes the decoder `name` at all, with `overrides`."""
+def suits(
+    name: str,
+    pattern: AttentionPattern,
+    overrides: Mapping[str, object] = MappingProxyType({}),
+    vocabulary: Vocabulary | None = None,
+) -> bool:
+    """True if a network of this pattern, with this vocabulary, takes the decoder `name` at all, with `overrides`."""
     try:
-        resolve(name, overrides, 1, pattern)
+        decoder = resolve(name, overrides, 1, pattern)
+        if vocabulary is not None:
+            refuse(VocabularyFacts(decoder, vocabulary))
     except ParamError:
         return False
     return True

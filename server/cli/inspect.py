@@ -20,9 +20,9 @@ from ...scheduler import (
     refuse,
     resolve,
 )
-from ..engine.wiring import open_checkpoint
+from ..engine.wiring import Checkpoint, open_checkpoint
 from ..presets import PRESETS, preset_of
-from ..text.answer_formats import answer_formats
+from ..text.answer_formats import AnswerFormats, answer_formats
 
 MIB = 2**20
 SIZES = ("layers", "dim", "heads", "kv_heads", "head_dim", "ff_dim", "vocab_size")
@@ -39,16 +39,28 @@ def inspect_main(
     tool_parser: str | None = None,
     reasoning_parser: str | None = None,
     block_size: int | None = None,
+    check_weights: bool = False,
 ) -> int:
     """Print a report of `model`, with an adapter, or list the embedded models; `out` None is standard output. The
-    parsers are those of `answer_formats`, and a `block_size` is the setting of that name. Raises `ValueError` and
+    parsers are those of `answer_formats`, and a `block_size` is the setting of that name. With `check_weights` all
+    numbers are read. Raises `ValueError` and
     `OSError` with the line that `serve` would print."""
     if block_size is not None and model is None:
         raise ValueError("--block-size needs a model: give its name or directory")
     if lora is not None and model is None:
         raise ModelError("--lora needs a model: give its name or directory")
     names = [model] if model else embedded_models()
-    reports = [_report(name, lora, tool_parser, reasoning_parser, block_size) for name in names]
+    checkpoints = {name: open_checkpoint(name, block_size=block_size) for name in names}
+    reports = [
+        _report(
+            name,
+            checkpoint,
+            lora,
+            answer_formats(checkpoint.text.template, tool_parser, reasoning_parser),
+            check_weights,
+        )
+        for name, checkpoint in checkpoints.items()
+    ]
     if as_json:
         print(json.dumps(reports[0] if model else reports, indent=2), file=out)
     elif model:
@@ -60,19 +72,18 @@ def inspect_main(
 
 
 def _report(
-    model: str, lora: str | None, tool_parser: str | None, reasoning_parser: str | None, block_size: int | None
+    model: str, checkpoint: Checkpoint, lora: str | None, formats: AnswerFormats, check_weights: bool
 ) -> Report:
-    """The output of `--json`. `quantization` is None for plain weights. `tools` is the format of calls; if it is None,
-    `no_tools` has the reason. `experts` is None without a mixture. `block` is 0 where attention is not within blocks,
-    and the length of a canvas where it begins with random tokens; `block_source` says where it is from. Of such a model
-    `sampler` has the parameters of its decoder, and `full_layers` describes the layers without a window. `preset` is
-    the one for its name. `decoders` has the reason why the model does not allow a decoder, None for an allowed one."""
-    checkpoint = open_checkpoint(model, block_size=block_size)
+    """The output of `--json`. `finite` is None for numbers that were not checked, `quantization` for plain weights.
+    `tools` is the format of calls; if it is None, `no_tools` has the reason. `experts` is None without a mixture.
+    `block` is 0 where attention is not within blocks, and the length of a canvas where it begins with random tokens;
+    `block_source` says where it is from. Of such a model `sampler` has the parameters of its decoder, and `full_layers`
+    describes the layers without a window. `preset` is the one for its name. `decoders` has the reason why the model
+    does not allow a decoder, None for an allowed one."""
     config, text, experts = checkpoint.config, checkpoint.text, checkpoint.config.experts
     if lora is not None:
         config = with_adapter(config, lora)
-    formats = answer_formats(text.template, tool_parser, reasoning_parser)
-    weights = weight_report(checkpoint.directory, config)
+    weights = weight_report(checkpoint.directory, config, check=check_weights)
     special = [config.mask_id, *sorted(text.end_ids)]
     mask, *ends = [
         {"id": token, "spelling": name} for token, name in zip(special, text.token_strings(special), strict=True)
@@ -86,6 +97,7 @@ def _report(
         "parameters": weights.parameters,
         "stored": weights.stored,
         "stored_bytes": weights.stored_bytes,
+        "finite": True if check_weights else None,
         "quantization": weights.quantization and {"format": weights.quantization, "matrices": weights.quantized},
         "adapter": config.adapter and str(config.adapter),
         "weights_bytes": weights.weights_bytes,
@@ -180,6 +192,7 @@ def _table(report: Report) -> str:
         else "",
         "parameters": f"{_count(report['parameters'])}; on disk {stored}, {_bytes(report['stored_bytes'])}",
         "quantized": "{matrices} matrices, {format}".format(**report["quantization"]) if report["quantization"] else "",
+        "numbers": "all are finite" if report["finite"] else "",
         "adapter": report["adapter"] or "",
         "weights": _memory(report["weights_bytes"]),
         f"K/V of {POSITIONS:,}": _memory(report["cache_bytes_per_1000"]),

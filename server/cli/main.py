@@ -77,6 +77,7 @@ def _run(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
                 "tool_parser": arguments.tool_parser,
                 "reasoning_parser": arguments.reasoning_parser,
                 "block_size": arguments.block_size,
+                "check_weights": arguments.check_weights,
             }
             return inspect_main(arguments.model, arguments.json, **options)
         case "decoders":

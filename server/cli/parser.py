@@ -46,6 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
     inspect = commands.add_parser("inspect", help="describe a model and the memory that it needs, without loading it")
     inspect.add_argument("model", nargs="?", help="as --model of serve; default: list the embedded models")
     inspect.add_argument("--block-size", type=_positive, default=None, metavar="INT", help="as that of serve")
+    inspect.add_argument("--check-weights", action="store_true", help="read all weights, and refuse NaN and infinity")
     inspect.add_argument("--json", action="store_true", help="print JSON")
     inspect.add_argument("--lora", metavar="STR", help="as that of serve")
     for flag, rows in (("--tool-parser", TOOL_FORMATS), ("--reasoning-parser", REASONING_FORMATS)):

@@ -44,6 +44,7 @@ from .progress import Report, progress_of
 
 PAGE_SIZE = 64  # fast on a GPU
 FINEST_PAGE = 16  # of a block-causal model: smaller pages share more of a prompt
+CANVAS_DECODER = "renoise"  # the only one that a model takes whose canvases begin with random tokens
 PREFILL_TOKENS = 512  # of a block-causal model in one step: SDAR-8B's takes 22 ms with them, not 8 (bench/LOG.md)
 STEP_TIMEOUT_S = 60.0
 LONGEST_STEPS = 10  # that fit in the time of one: a large model on a CPU may be slow
@@ -91,6 +92,11 @@ def open_checkpoint(
     which file."""
     directory = find_model(model, download, weights)
     config = read_config(directory, block_size)
+    if config.canvas is not None:
+        try:
+            resolve(CANVAS_DECODER, {}, config.max_model_len, config.pattern)
+        except ParamError as error:
+            raise ModelError(f"{directory / 'generation_config.json'}: {error}") from None
     text = _read_tokenizer(directory, config.mask_id)
     if text.vocab_size > config.vocab_size or len(text.pieces) != config.vocab_size:
         raise ModelError(
@@ -232,7 +238,7 @@ def check_preset(preset: str | None, architecture: str) -> None:
 def default_line(settings: Settings, pattern: AttentionPattern) -> DecoderLine:
     """The decoder of requests that name none, on a network of this pattern."""
     if pattern.canvas_length and settings.decoder is None and settings.preset is None:
-        return DecoderLine("renoise")  # the only one that it takes
+        return DecoderLine(CANVAS_DECODER)
     return settings.decoder_line
 
 

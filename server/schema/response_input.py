@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, ValidationError, mo
 
 from ..errors import ApiError, from_validation, shown
 from ..http.body import Strict, refused
+from ..message_errors import outside_quotes
 from ..structured.grammar import ANY_OBJECT, Wanted
 from . import limits
 from .chat_request import ChatCompletionRequest, Effort, TemplateVariables
@@ -336,11 +337,10 @@ class ResponsesRequest(GenerationRequest):
                 text = pattern.sub(name, text)
             return text
 
-        error.message = "".join(part if part.startswith("'") else named(part) for part in QUOTED.split(error.message))
+        error.message = outside_quotes(error.message, named)
         error.param = error.param and named(error.param)
 
 
-QUOTED = re.compile(r"('(?:[^'\\]|\\.)*')")  # a value of the client's
 MESSAGE = re.compile(r"\bmessages\.(\d+)(\.tool_call_id|\.tool_calls)?")
 NAMES = [
     (re.compile(pattern), name)

@@ -156,14 +156,14 @@ class Tokenizer:
     @cached_property
     def end_ids(self) -> frozenset[int]:
         """Ids that end an answer: every end of text in the checkpoint's files, and the end of turn."""
-        found: set[Any] = set()
+        found: list[Any] = []
         for source in (self._config, self._read("generation_config.json")):
             named = source.get("eos_token_id")
-            found.update(token for token in (named if isinstance(named, list) else [named]) if token is not None)
-        found.update(token for token in (self._tokenizer.eos_token_id, self._end_of_turn()) if token is not None)
+            found += (token for token in (named if isinstance(named, list) else [named]) if token is not None)
+        found += (token for token in (self._tokenizer.eos_token_id, self._end_of_turn()) if token is not None)
         if not found:
             raise BadTokenizer(f"{self._dir} names no token that ends an answer")
-        if any(not isinstance(token, int) for token in found):
+        if any(type(token) is not int for token in found):
             raise BadTokenizer(f"{self._dir}: eos_token_id is no id, or a list with something else: {found}")
         return frozenset(found)
 

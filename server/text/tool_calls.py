@@ -123,7 +123,7 @@ class CallReader:
 
     def read(self, text: str, ended: bool) -> bool | None:
         """True for a whole call, False for what is none, None if more text is needed."""
-        found = self._read_gemma(text) if self._form.gemma else self._read_json(text, ended)
+        found = self._read_gemma(text, ended) if self._form.gemma else self._read_json(text, ended)
         return found if found is not None or not ended else False
 
     def _read_json(self, text: str, ended: bool) -> bool | None:
@@ -169,15 +169,19 @@ class CallReader:
         self._inner.scan(text)
         self.arguments = text[self._began : self._inner.at]
 
-    def _read_gemma(self, text: str) -> bool | None:
-        at = text.find(self._form.close, len(self._form.open))
-        if at < 0:
+    def _read_gemma(self, text: str, ended: bool) -> bool | None:
+        start, close = len(self._form.open), self._form.close
+        at = text.find(close, start)
+        while at >= 0 and text.count(GEMMA_STRING, start, at) % 2:  # within a string
+            at = text.find(close, at + len(close))
+        if at < 0 and not ended:
             return None
-        call = read_gemma_call(text[len(self._form.open) : at], self._names)
+        whole = text[start:] if at < 0 else text[start:at]  # an answer may end before the marker
+        call = read_gemma_call(whole, self._names)
         if call is None:
             return False
         self.name, self.arguments = call
-        self.end = at + len(self._form.close)
+        self.end = len(text) if at < 0 else at + len(close)
         return True
 
 

@@ -85,9 +85,10 @@ def test_experts_compute_what_torch_does(
     assert_near(got, want)
 
 
+@pytest.mark.parametrize("gelu", [False, True])
 @pytest.mark.parametrize("dtype", NARROW)
-def test_experts_in_fp8_compute_what_torch_does(dtype: torch.dtype) -> None:
-    got, want = Case(37, 48, 80, 7, 3, dtype).quantized().both()
+def test_experts_in_fp8_compute_what_torch_does(dtype: torch.dtype, gelu: bool) -> None:
+    got, want = Case(37, 48, 80, 7, 3, dtype).quantized().both(gelu=gelu)
     assert_near(got, want)
 
 
@@ -95,8 +96,9 @@ def test_experts_in_fp8_compute_what_torch_does(dtype: torch.dtype) -> None:
 def test_experts_with_scales_of_groups_compute_what_torch_does(int4: bool, fixed: bool) -> None:
     case = Case(5, 160, 32, 3, 2, NARROW[0])
     case.gate_up, case.down = (in_groups(weight, int4) for weight in (case.gate_up, case.down))
-    got, want = case.both(fixed)
-    assert_near(got, want)
+    for gelu in (False, True):
+        got, want = case.both(fixed, gelu)
+        assert_near(got, want)
 
 
 def in_groups(weight: Matrix, int4: bool) -> GroupedMatrix:

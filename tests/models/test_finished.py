@@ -120,7 +120,7 @@ def test_the_sooner_blocks_are_cached_the_less_is_computed(runner: Runner, vocab
 
 
 def test_it_is_refused_where_keys_are_exact_and_its_parameters_with_other_caches() -> None:
-    with pytest.raises(ParamError, match="cache 'finished' is for models that see the whole canvas"):
+    with pytest.raises(ParamError, match="cache 'finished' of decoder 'd3llm' is for models that see"):
         resolve("d3llm", {"cache": "finished"}, 64, AttentionPattern(block_size=16))
     with pytest.raises(ParamError, match="'cache_delay'; it goes with cache 'finished'"):
         resolve("d3llm", {"cache": "delayed", "cache_delay": 1}, 64)

@@ -298,6 +298,7 @@ def test_tensors_that_contradict_the_configuration_are_named(
     quantize(write_checkpoint(tmp_path, "DreamModel"), name)
     said = json.loads((tmp_path / "config.json").read_text()).get("quantization_config", {})
     edit(tmp_path, quantization_config=said | change)
+    (tmp_path / "quantize_config.json").unlink(missing_ok=True)  # it would contradict this
     with pytest.raises(ModelError, match=message):
         load(tmp_path)
 
@@ -335,6 +336,31 @@ def test_two_configurations_that_differ_are_refused(tmp_path: Path) -> None:
         read_config(tmp_path)
 
 
+def test_a_tools_file_that_contradicts_the_configuration_is_refused(tmp_path: Path) -> None:
+    edit(write_checkpoint(tmp_path, "DreamModel"), quantization_config=GPTQ)
+    file = tmp_path / "quantize_config.json"
+    file.write_text(json.dumps({"bits": 4, "group_size": 32, "desc_act": False, "sym": True}))
+    assert read_config(tmp_path).quantization is not None
+    for said, message in (
+        (
+            {"bits": 4, "group_size": 64},
+            r"quantization_config \(gptq: .* 32\) and quantize_config.json \(gptq: .* 64\) differ",
+        ),
+        ({"bits": 8, "group_size": 32}, "quantize_config.json.bits = 8 is not supported"),
+    ):
+        file.write_text(json.dumps(said))
+        with pytest.raises(ModelError, match=message):
+            read_config(tmp_path)
+
+
+def test_a_configuration_may_stand_in_that_of_the_text(tmp_path: Path) -> None:
+    edit(write_checkpoint(tmp_path, "DreamModel"), text_config={"quantization_config": GPTQ})
+    assert str(read_config(tmp_path).quantization) == "gptq: int4, groups of 32"
+    edit(tmp_path, quantization_config=AWQ)
+    with pytest.raises(ModelError, match=r"quantization_config and text_config\.quantization_config differ"):
+        read_config(tmp_path)
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("name", ["fp8", "fp8 blocks", "ct channel", "awq", "gptq", "gptq act order", "ct int4"])
 def test_a_scale_that_is_no_finite_number_is_named(tmp_path: Path, name: str, value: float) -> None:
@@ -344,8 +370,8 @@ def test_a_scale_that_is_no_finite_number_is_named(tmp_path: Path, name: str, va
     scales = next(key for key in tensors if key.startswith(Q.removesuffix("weight")) and "scale" in key)
     tensors[scales].view(-1)[-1] = value
     save_file(tensors, tmp_path / SINGLE)
-    with pytest.raises(ModelError, match=f"{Q}: .*scale.* has numbers that are not finite"):
-        load(tmp_path)
+    with pytest.raises(ModelError, match=f"{scales} has numbers that are not finite"):
+        checked(tmp_path)  # before memory is taken
 
 
 def test_blocks_may_be_longer_than_the_matrix(tmp_path: Path) -> None:

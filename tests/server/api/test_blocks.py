@@ -95,6 +95,7 @@ async def test_defaults_suit_the_network_and_other_values_are_refused_with_the_r
         body = {**ASK, "decoder": "tccf", "max_tokens": 8}
         refusals["turn"] = error_of(await http.post("/v1/completions", json=body))
         assert (await http.post("/v1/completions", json={**body, "turn": "newline"})).status_code == 200
+    assert "tccf" not in card["decoders"]  # with its defaults, as `inspect` says
     assert card["decoders"]["fast-dllm"]["cache"] == "prefix"
     assert card["decoders"]["fast-dllm"]["block_length"] == 16
     for param, error in refusals.items():

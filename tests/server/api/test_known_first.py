@@ -91,3 +91,8 @@ async def test_what_the_model_does_not_allow_is_refused_by_name(http: httpx.Asyn
     for param, value in refused.items():
         body = {"model": "small-wedlm", "prompt": PROMPT, "max_tokens": 8, param: value}
         assert error_of(await http.post("/v1/completions", json=body))["param"] == param
+    body = {"model": "small-wedlm", "prompt": PROMPT, "max_tokens": 8}
+    for fields, param in (({"decoder": "dsb"}, "decoder"), ({"decoder": "dsb", "cache": "dsb"}, "cache")):
+        error = error_of(await http.post("/v1/completions", json=body | fields))
+        assert error["param"] == param
+        assert "cache 'dsb' of decoder 'dsb' is for models that see the whole canvas" in error["message"]

@@ -361,6 +361,28 @@ async def test_calls_and_tools_need_a_template_that_shows_them(send: Any, text: 
 
 
 @pytest.mark.parametrize(
+    ("raised", "shown"),
+    [
+        (
+            "siblings 'isolated' and response_format exclude each other",
+            "siblings 'isolated' and output_config.format exclude each other",
+        ),
+        ("a: b (tools.1.function.parameters.x, tools.2.function.name)", "a: b (tools.1.input_schema.x, tools.2.name)"),
+        (
+            "stop: not 'response_format', \"it's response_format\", but tool_choice.function.name",
+            "stop: not 'response_format', \"it's response_format\", but tool_choice.name",
+        ),
+        ("reasoning_effort: chat_template_kwargs has another value", None),
+    ],
+    ids=range(4),
+)
+async def test_names_of_a_chat_are_anthropics_wherever_they_stand(send: Any, raised: str, shown: str | None) -> None:
+    error = error_of(await send(FakeEngine([errors.InvalidValue("siblings", raised)])), 400)
+    expected = raised.replace("reasoning_effort", "output_config.effort") if shown is None else shown
+    assert error["message"] == expected
+
+
+@pytest.mark.parametrize(
     ("raised", "status", "kind"),
     [
         (errors.InvalidValue("response_format", "response_format: no"), 400, "invalid_request_error"),

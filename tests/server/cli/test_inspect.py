@@ -144,6 +144,14 @@ def test_a_model_with_canvases_is_reported_with_its_sampler(
     assert "sampler renoise: max_denoising_steps 48, entropy_bound 0.1, t_min 0.3, t_max 0.8" in shown
 
 
+def test_a_sampler_that_serve_refuses_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = write_checkpoint(tmp_path / "model", "DiffusionGemmaForBlockDiffusion")
+    (directory / "generation_config.json").write_text('{"t_min": 0.9, "t_max": 0.5}')
+    for command in (["inspect", str(directory)], ["serve", "--model", str(directory), "--device", "cpu"]):
+        assert cli.main(command) == 2
+        assert "generation_config.json: t_min 0.9 must not exceed t_max 0.5" in capsys.readouterr().err
+
+
 def test_a_base_model_is_said_to_have_no_chat_template(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["inspect", str(write_llada(tmp_path / "base", chat=False))]) == 0
     assert re.search(r"^chat template +no: /v1/completions only$", capsys.readouterr().out, re.M)

@@ -184,7 +184,7 @@ KINDS: dict[str, tuple[Spoil, str]] = {
         "d_model = inf is no whole number",
     ),
     "a billion layers": (config(n_layers=10**9), "layers is 1000000000, not from 1 to 1024"),
-    "no rotation": (config(rope_theta=float("nan")), "rope_theta is nan, not a positive number"),
+    "no rotation": (config(rope_theta=float("nan")), "rope_theta = nan is no number"),
     "a variant that is not computed": (config(alibi=True), "alibi = True is not supported, only False"),
     "no weights": (gone(INDEX), f"has neither model.safetensors nor {INDEX}"),
     "no shard": (gone(SHARD), f"lacks {SHARD}, named in {INDEX}"),
@@ -225,6 +225,7 @@ KINDS: dict[str, tuple[Spoil, str]] = {
     ),
     "an end beyond the vocabulary": (config(eos_token_id=126081), "126081 cannot end an answer"),
     "an end below zero": (config(eos_token_id=-1), "-1 cannot end an answer"),
+    "an end that is a list": (config(eos_token_id=[[1]]), "eos_token_id is no id, or a list with"),
     "an end that is no number": (config(eos_token_id=["<|eot_id|>"]), "eos_token_id is no id, or a list with"),
     "a chat template that fails": (tokenizer_config(chat_template="{{ 1 / 0 }}"), "division by zero"),
     "a chat template of a wrong type": (

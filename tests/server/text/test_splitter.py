@@ -97,6 +97,13 @@ CASES: list[tuple[Any, str, tuple[str, str, list[tuple[str, str]]]]] = [
     ),
     (GEMMA, f"a{GEMMA_TIME}b", ("", "a\nb", [("get_time", "{}")])),
     (GEMMA, GEMMA_DEEP, ("", GEMMA_DEEP, [])),
+    (GEMMA, f"{GEMMA_TIME}<|tool_call>call:get_time{{}}", ("", "", [("get_time", "{}")] * 2)),
+    (GEMMA, "<|tool_call>call:get_time{x:", ("", "<|tool_call>call:get_time{x:", [])),
+    (
+        GEMMA,
+        '<|tool_call>call:get_time{x:<|"|>a<tool_call|>b<|"|>}<tool_call|>',
+        ("", "", [("get_time", '{"x": "a<tool_call|>b"}')]),
+    ),
     (GEMMA, "<|tool_call>call:get_time{x:}<tool_call|>", ("", "<|tool_call>call:get_time{x:}<tool_call|>", [])),
 ]  # fmt: skip
 
