@@ -96,7 +96,7 @@ def pages_that_fit(
             f"keys and values of {wanted} positions need {gib(wanted // memory.page_size * page_bytes)}; besides the"
             f" weights ({gib(taken)}) and a workspace of {gib(needed)} there is room for"
             f" {max(fit, 0) * memory.page_size} positions: lower --kv-cache-tokens or --max-step-tokens, or raise"
-            " --gpu-memory-utilization"
+            f" --gpu-memory-utilization{'' if network.numerics.fp8_cache else ', or try --kv-cache-dtype fp8'}"
         )
     return Footprint(taken, requested or (fit if memory.keeps_pages else min(fit, most)), page_bytes, needed)
 
