@@ -54,5 +54,5 @@ class KvPages:
 
 
 def _tensors(kept: PagedHeads) -> tuple[Tensor, ...]:
-    """All memory of the keys or values of a layer, by page."""
-    return (kept.numbers, kept.scales) if isinstance(kept, Fp8Heads) else (kept,)
+    """All memory of the keys or values of a layer, by page. Numbers in FP8 come as bytes, which any device copies."""
+    return (kept.numbers.view(torch.uint8), kept.scales) if isinstance(kept, Fp8Heads) else (kept,)

@@ -169,7 +169,8 @@ class Settings:
     )
     kv_cache_dtype: str = _word(
         "auto",
-        "of keys and values: auto is --dtype; fp8 takes about half the memory of bfloat16, and rounds them to 3 bits",
+        "of keys and values: auto is --dtype; fp8 takes about half the memory of bfloat16, on a GPU of compute"
+        " capability 8.9 or newer, or a CPU",
         "auto",
         "fp8",
     )
