@@ -29,11 +29,13 @@ REASONS = {"stop": "stop", "length": "length", "aborted": "abort", "timeout": "a
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """The cache of keys and values: so many pages of so many positions, and whether prompts share them."""
+    """The cache of keys and values: so many pages of so many positions, whether prompts share them, and the setting of
+    their type."""
 
     pages: int
     page_size: int
     prefix_sharing: bool
+    dtype: str
 
 
 class WithVllmNames(Collector):
@@ -75,6 +77,7 @@ class WithVllmNames(Collector):
             "block_size": str(self._cache.page_size),
             "num_gpu_blocks": str(self._cache.pages),
             "enable_prefix_caching": str(self._cache.prefix_sharing),
+            "cache_dtype": self._cache.dtype,
         }
         found = GaugeMetricFamily("vllm:cache_config_info", "Pages of keys and values; always 1", labels=[*labels])
         found.add_metric([*labels.values()], 1)

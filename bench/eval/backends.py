@@ -88,7 +88,8 @@ class InProcess:
     def facts(self) -> Mapping[str, str | int | None]:
         settings = self._settings
         named = {"model": self.name, "dtype": settings.dtype, "quantization": settings.quantization}
-        return {**named, "block_size": settings.block_size}
+        cache = None if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype
+        return {**named, "block_size": settings.block_size, "kv_cache_dtype": cache}
 
     def __enter__(self) -> Self:
         from ...server.llm import LLM  # here, because it brings torch, which a bad file does not need

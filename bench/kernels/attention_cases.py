@@ -1,7 +1,8 @@
 """Attention, measured against the library's kernels, whose keys are contiguous and not in pages.
 
 Rows of equal length make one batch. Rows of mixed length do not: a library gets them padded with a mask, or, where it
-takes that, packed with the bounds of each row.
+takes that, packed with the bounds of each row. With keys and values in FP8 it is measured against our own kernel on the
+same numbers in bfloat16.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from torch import Tensor
 
 from ...kernels.attention import paged_attention, reference
 from ...kernels.attention.tiles import AttentionPlan, plan_attention
-from .cases import DREAM, ITEM, LLADA, PAGE_SIZE, SMALL, Case, Inputs, Library, Shape, Workload, drawn, eager
+from ...kernels.common.types import FP8, Fp8Heads
+from .cases import DREAM, DTYPE, ITEM, LLADA, PAGE_SIZE, SMALL, Case, Inputs, Library, Shape, Workload, drawn, eager
 
 # (rows, queries of each, keys of each)
 EQUAL = ((1, 1024, 1024), (1, 2048, 2048), (4, 512, 512), (16, 64, 512), (32, 64, 512), (64, 64, 1024))
@@ -38,6 +40,17 @@ class Paged(NamedTuple):
     queries: Tensor
     keys: Tensor
     values: Tensor
+    page_table: Tensor
+    row_starts: Tensor
+    visible: Tensor
+
+
+class Fp8Paged(NamedTuple):
+    """Arguments of `paged_attention` with keys and values in FP8."""
+
+    queries: Tensor
+    keys: Fp8Heads
+    values: Fp8Heads
     page_table: Tensor
     row_starts: Tensor
     visible: Tensor
@@ -66,12 +79,15 @@ class Packed(NamedTuple):
 
 def cases(quick: bool) -> list[Case]:
     if quick:
-        return [equal(SMALL, 2, 64, 128), mixed(SMALL, "rows of 32 to 128", [(128, 192), (64, 128), (32, 32)])]
+        few = [(128, 192), (64, 128), (32, 32)]
+        return [equal(SMALL, 2, 64, 128), mixed(SMALL, "rows of 32 to 128", few), in_fp8(SMALL, 2, 64, 128)]
     return [
         *(equal(LLADA, *rows) for rows in EQUAL),
         *(equal(DREAM, *rows) for rows in GROUPED),
         *(mixed(LLADA, *rows) for rows in MIXED),
         mixed(DREAM, *MIXED[-1]),
+        *(in_fp8(LLADA, *rows) for rows in EQUAL),
+        *(in_fp8(DREAM, *rows) for rows in GROUPED),
     ]
 
 
@@ -90,13 +106,51 @@ def mixed(shape: Shape, name: str, rows: Rows) -> Case:
     return _case(shape, name, rows, libraries, lambda *given: (*_batch(*given), *_packed(*given)))
 
 
-def work(shape: Shape, rows: Rows) -> Workload:
+def in_fp8(shape: Shape, count: int, queries: int, keys: int) -> Case:
+    rows = [(queries, keys)] * count
+
+    def inputs(device: torch.device, sets: int) -> Inputs:
+        drawn_sets: Inputs = []
+        for _ in range(sets):
+            paged = _paged(shape, rows, device)
+            plan = plan_attention(paged.queries, paged.keys, paged.page_table, paged.row_starts)
+            keys, values = (_in_fp8(kv) for kv in (paged.keys, paged.values))
+            rounded = Fp8Paged(paged.queries, keys, values, paged.page_table, paged.row_starts, paged.visible)
+            drawn_sets.append((plan, rounded, paged._replace(keys=_wide(keys), values=_wide(values))))
+        return drawn_sets
+
+    def ours(plan: AttentionPlan, rounded: Fp8Paged, _paged: Paged) -> Tensor:
+        return paged_attention(*rounded, plan=plan)
+
+    def plain(_plan: AttentionPlan, rounded: Fp8Paged, _paged: Paged) -> Tensor:
+        return reference.paged_attention(*rounded)
+
+    def in_bfloat16(plan: AttentionPlan, _rounded: Fp8Paged, paged: Paged) -> Tensor:
+        return paged_attention(*paged, plan=plan)
+
+    load, libraries = f"{shape.name}, {count} x {queries} over {keys}", [eager("ours in bfloat16", in_bfloat16)]
+    bound = work(shape, rows, shape.head_dim + 4)
+    return Case("fp8_paged_attention", load, bound, inputs, ours, plain, libraries, reference_graph=False)
+
+
+def _in_fp8(heads: Tensor) -> Fp8Heads:
+    """Random numbers [pages, page_size, G, D] in FP8, with random scales."""
+    pages, page_size, kv_heads, _ = heads.shape
+    scales = torch.rand((pages, kv_heads, page_size), dtype=torch.float32, device=heads.device).add_(0.5)
+    return Fp8Heads(heads.to(FP8), scales)
+
+
+def _wide(heads: Fp8Heads) -> Tensor:
+    return (heads.numbers.float() * heads.scales.transpose(1, 2)[..., None]).to(DTYPE)
+
+
+def work(shape: Shape, rows: Rows, kv_width: int | None = None) -> Workload:
+    """`kv_width`: bytes of a position's key head, and of its values; None: those in bfloat16."""
     tokens, keys = sum(size for size, _ in rows), sum(seen for _, seen in rows)
     pairs = sum(size * seen for size, seen in rows)
     width = shape.head_dim * ITEM
-    return Workload(
-        2 * (tokens * shape.heads + keys * shape.kv_heads) * width, 4 * pairs * shape.heads * shape.head_dim
-    )
+    moved = 2 * (tokens * shape.heads * width + keys * shape.kv_heads * (kv_width or width))
+    return Workload(moved, 4 * pairs * shape.heads * shape.head_dim)
 
 
 def _case(

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...kernels import elementwise
+from ...kernels.common.types import Fp8Heads
 from ...kernels.elementwise import reference
 from .cases import DREAM, ITEM, LLADA, PAGE_SIZE, SMALL, TOKENS, Case, Inputs, Shape, Workload, compiled, drawn, eager
 
@@ -15,7 +16,8 @@ EPS = 1e-5
 
 def cases(quick: bool) -> list[Case]:
     sizes = [(SMALL, 64)] if quick else [*((LLADA, tokens) for tokens in TOKENS), (DREAM, TOKENS[-1])]
-    return [make(*size) for make in (embed, rms_norm, add_rms_norm, rope_write_kv, swiglu) for size in sizes]
+    made = embed, rms_norm, add_rms_norm, rope_write_kv, swiglu, fp8_rope_write_kv
+    return [make(*size) for make in made for size in sizes]
 
 
 def embed(shape: Shape, tokens: int) -> Case:
@@ -116,4 +118,38 @@ def rope_write_kv(shape: Shape, tokens: int) -> Case:
     return Case(
         "rope_write_kv", f"{shape.name}, {tokens} tokens", work, inputs, ours, plain,
         [eager("torch", rotate_and_put), compiled(rotate_and_put)], reference_graph=False,
+    )  # fmt: skip
+
+
+def fp8_rope_write_kv(shape: Shape, tokens: int) -> Case:
+    """Keys and values in FP8. Numbers that are a rounding apart may become neighbours: scales are compared."""
+    plain_case, parts, head_dim = rope_write_kv(shape, tokens), shape.heads + 2 * shape.kv_heads, shape.head_dim
+
+    def inputs(device: torch.device, sets: int) -> Inputs:
+        drawn_sets: Inputs = []
+        for qkv, cos, sin, keys, values, places in plain_case.inputs(device, sets):
+            rounded = [Fp8Heads.zeros(keys.shape, device) for _ in range(2)]
+            drawn_sets.append((qkv, cos, sin, *rounded, places, keys, values))
+        return drawn_sets
+
+    def ours(
+        qkv: Tensor, cos: Tensor, sin: Tensor, keys: Fp8Heads, values: Fp8Heads, places: Tensor, *_: object
+    ) -> tuple[Tensor, ...]:
+        return elementwise.rope_write_kv(qkv, cos, sin, keys, values, places), keys.scales, values.scales
+
+    def plain(
+        qkv: Tensor, cos: Tensor, sin: Tensor, keys: Fp8Heads, values: Fp8Heads, places: Tensor, *_: object
+    ) -> tuple[Tensor, ...]:
+        return reference.rope_write_kv(qkv, cos, sin, keys, values, places), keys.scales, values.scales
+
+    def in_bfloat16(
+        qkv: Tensor, cos: Tensor, sin: Tensor, _k: object, _v: object, places: Tensor, keys: Tensor, values: Tensor
+    ) -> tuple[Tensor, ...]:
+        return elementwise.rope_write_kv(qkv, cos, sin, keys, values, places), keys, values
+
+    written = shape.heads * head_dim * ITEM + 2 * shape.kv_heads * (head_dim + 4)
+    work = Workload(tokens * (parts * head_dim * ITEM + written + 2 * head_dim * 4 + 8))
+    return Case(
+        "fp8_rope_write_kv", plain_case.load, work, inputs, ours, plain, [eager("ours in bfloat16", in_bfloat16)],
+        reference_graph=False,
     )  # fmt: skip

@@ -23,7 +23,7 @@ from .serving import PLOT, read_serving, serving_section
 BEGIN = "<!-- made by `python -m asynclane.bench.report.tables --write docs/performance.md` -->"
 END = "<!-- end of what bench.report.tables made -->"
 GIB = 2**30
-FORMATS = ("", "-deterministic", "-fp8")
+FORMATS = ("", "-deterministic", "-fp8", "-fp8-cache")
 MODELS = {
     "llada-8b": "LLaDA-8B",
     "dream-7b": "Dream-7B",
@@ -120,8 +120,7 @@ def read_formats(results: Path) -> list[dict[str, Any]]:
     qualities = [json.loads(line) for line in lines]
     runs = [read for name in FORMATS if (read := _read(results / f"memory{name}.json")) is not None]
     for run in runs:
-        wanted = run["quantization"], run["deterministic"]
-        found = [q["decoders"][0] for q in qualities if (q["quantization"], q["deterministic"]) == wanted]
+        found = [q["decoders"][0] for q in qualities if _format(q) == _format(run)]
         run["accuracy"] = next((figures["accuracy"] for figures in found[-1:]), None)
     return runs
 
@@ -146,10 +145,19 @@ flag). Stated are weights, keys and values, and workspace, as the server plans t
 {markdown(head, rows)}"""
 
 
+def _format(run: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The settings of a number format; older runs know none of keys and values."""
+    return run["quantization"], run["deterministic"], run.get("kv_cache_dtype", "auto")
+
+
 def _flag(run: Mapping[str, Any]) -> str:
-    return (
-        "`--deterministic`" if run["deterministic"] else "`--quantization fp8`" if run["quantization"] else "(default)"
-    )
+    quantization, deterministic, cache = _format(run)
+    flags = {
+        "--deterministic": deterministic,
+        f"--quantization {quantization}": quantization,
+        f"--kv-cache-dtype {cache}": cache != "auto",
+    }
+    return " ".join(f"`{flag}`" for flag, given in flags.items() if given) or "(default)"
 
 
 def kernels_section(run: Mapping[str, Any]) -> str:

@@ -60,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--kv-cache-tokens", type=positive, help="as in serving")
     parser.add_argument("--quantization", help="as in serving")
     parser.add_argument("--deterministic", action="store_true", help="as in serving")
+    parser.add_argument("--kv-cache-dtype", default="auto", help="as in serving (default: %(default)s)")
     options = parser.parse_args(argv)
     require_gpu(parser)
     check_outputs(parser, None, options.json)
@@ -69,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             kv_cache_tokens=options.kv_cache_tokens,
             quantization=options.quantization,
             deterministic=options.deterministic,
+            kv_cache_dtype=options.kv_cache_dtype,
         )
     except ValueError as error:
         parser.error(str(error))
@@ -79,6 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "model": Path(options.model).name,
         "quantization": options.quantization,
         "deterministic": options.deterministic,
+        "kv_cache_dtype": options.kv_cache_dtype,
         "kv_cache_tokens": options.kv_cache_tokens,
     }
     finish({"benchmark": "memory", **arguments, **figures, **gpu_facts()}, options.json)

@@ -1,6 +1,7 @@
 """Times whole steps of published shapes, with random weights, beside the same step of library calls.
 
-Usage: python -m asynclane.bench.steps.offline [--shape llada-8b] [--keys 512] [--page-size 64] [--json FILE]
+Usage: python -m asynclane.bench.steps.offline [--shape llada-8b] [--keys 512] [--page-size 64]
+       [--kv-cache-dtype fp8] [--json FILE]
 Both run as CUDA graphs in this process, on the same weights. Ours is what the server replays, with sampling and commit.
 The reference has cuBLAS products, scaled_dot_product_attention over contiguous keys and torch's norms. It has neither
 masks nor experts, so block-causal networks and mixtures have no reference.
@@ -143,20 +144,20 @@ class Reference:
 
 
 @torch.inference_mode()
-def measure(config: ModelConfig, keys: int, page_size: int) -> list[dict[str, object]]:
-    device, dtype = torch.device("cuda"), torch.bfloat16
+def measure(config: ModelConfig, keys: int, page_size: int, fp8_cache: bool) -> list[dict[str, object]]:
+    device, numerics = torch.device("cuda"), Numerics(torch.bfloat16, fp8_cache=fp8_cache)
     config = replace(config, max_model_len=min(config.max_model_len, CONTEXT))
-    network = random_network(config, Numerics(dtype), device)
+    network = random_network(config, numerics, device)
     steps = []
     for load in loads(keys):
         slots = max(64, len(load.rows))
-        pages = KvPages(config, sum(-(-k // page_size) for _, k in load.rows), page_size, slots, dtype, device)
+        pages = KvPages(config, sum(-(-k // page_size) for _, k in load.rows), page_size, slots, numerics, device)
         runner = Runner(network, pages, slots, [config.mask_id], [1])
         place(runner, load, config, page_size)
         ours = replay_ms(runner.graph_for(plan_of(load, 1, config.logit_shift)))
         reference = None
         if config.experts is None and not config.block_size:
-            reference = replay_ms(captured(Reference(network, load, device, dtype)))
+            reference = replay_ms(captured(Reference(network, load, device, numerics.dtype)))
         steps.append(
             {
                 "load": load.label,
@@ -181,14 +182,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--shape", choices=SHAPES, default="llada-8b")
     parser.add_argument("--keys", type=int, default=512, help="of a denoising row (default: %(default)s)")
     parser.add_argument("--page-size", type=int, default=PAGE_SIZE, help="positions of a page (default: %(default)s)")
+    parser.add_argument("--kv-cache-dtype", choices=("auto", "fp8"), default="auto", help="as in serving, for our step")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the last line to a file, too")
     options = parser.parse_args(argv)
     check_outputs(parser, None, options.json)
     require_gpu(parser)
-    steps = measure(SHAPES[options.shape], options.keys, options.page_size)
+    steps = measure(SHAPES[options.shape], options.keys, options.page_size, options.kv_cache_dtype == "fp8")
     head = ("load", "tokens", "ours_ms", "reference_ms", "ratio")
     print(table(head, [["-" if step[name] is None else str(step[name]) for name in head] for step in steps]))
-    arguments = {"shape": options.shape, "keys": options.keys, "page_size": options.page_size}
+    arguments = {
+        "shape": options.shape,
+        "keys": options.keys,
+        "page_size": options.page_size,
+        "kv_cache_dtype": options.kv_cache_dtype,
+    }
     finish({"benchmark": "offline", **arguments, "steps": steps, **gpu_facts()}, options.json)
     return 0
 

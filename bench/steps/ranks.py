@@ -118,7 +118,7 @@ def steps(job: Job, shape: str, rank: Rank, way: str, device: torch.device) -> l
         load = Load(str(tokens), ((min(tokens, ROW), job.keys),) * max(1, tokens // ROW))
         slots = max(64, len(load.rows))
         count = sum(-(-keys // job.page_size) for _, keys in load.rows)
-        pages = KvPages(network.config, count, job.page_size, slots, numerics.dtype, device)
+        pages = KvPages(network.config, count, job.page_size, slots, numerics, device)
         runner = Runner(network, pages, slots, [config.mask_id], [1])
         place(runner, load, network.config, job.page_size)
         result = runner.execute(plan_of(load, 1, config.logit_shift))

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..common.types import Fp8Heads, PagedHeads
 from ..linear.reference import MIN_ROWS
 from .tiles import AttentionPlan, AttentionWindow
 
@@ -18,8 +19,8 @@ FEW_ROWS = 2
 
 def paged_attention(
     queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
+    keys: PagedHeads,
+    values: PagedHeads,
     page_table: Tensor,
     row_starts: Tensor,
     visible: Tensor,
@@ -33,7 +34,8 @@ def paged_attention(
 ) -> Tensor:
     """Attention of each row to the first `visible` keys of its request: [T, H * D].
 
-    queries [T, H, D]; keys, values [pages, page_size, G, D]; page_table [R, pages per request] int32;
+    queries [T, H, D]; keys, values [pages, page_size, G, D], in the type of queries or `Fp8Heads`, which are multiplied
+    by their scales and rounded to that type as they are read; page_table [R, pages per request] int32;
     row_starts [R + 1] int32, row r has tokens `row_starts[r] .. row_starts[r + 1]`; visible [R] int32.
     block_size > 0 with positions [T] int64: a query at p sees keys below `(p // block_size + 1) * block_size`. Within a
     row they ascend, unless block_size is 1: they are then where the keys beside the queries are stored.
@@ -52,7 +54,7 @@ def paged_attention(
         if start == end:  # the last layer has no queries of a row without spans
             continue
         pages = page_table[row, : -(-length // page_size)]
-        k, v = (kv[pages].flatten(0, 1)[:length].transpose(0, 1) for kv in (keys, values))
+        k, v = (_read(kv, pages, queries.dtype)[:length].transpose(0, 1) for kv in (keys, values))
         if causal[row] >= 0:
             _attend_causally(queries, k, v, out, _places(positions, start, end), causal[row])
             continue
@@ -66,6 +68,14 @@ def paged_attention(
             seen = slice(first, limit)
             out[part] = sdpa(queries[part].transpose(0, 1), k[:, seen], v[:, seen], masked, scale)
     return out.flatten(1)
+
+
+def _read(kv: PagedHeads, pages: Tensor, dtype: torch.dtype) -> Tensor:
+    """Keys or values of these pages [n]: [n * page_size, G, D]."""
+    if isinstance(kv, Fp8Heads):
+        scales = kv.scales[pages].transpose(1, 2)[..., None]
+        return (kv.numbers[pages].float() * scales).to(dtype).flatten(0, 1)
+    return kv[pages].flatten(0, 1)
 
 
 def _places(positions: Tensor | None, start: int, end: int) -> list[tuple[int, int]]:

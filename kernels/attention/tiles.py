@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..common.types import PagedHeads
+
 PROCESSORS = 132  # multiprocessors of an H100
 MOST_SPLITS = 8
 
@@ -122,7 +124,7 @@ def workspace_floats(config: AttentionConfig, tokens: int, heads: int, head_dim:
 
 
 def plan_attention(
-    queries: Tensor, keys: Tensor, page_table: Tensor, row_starts: Tensor, config: AttentionConfig | None = None
+    queries: Tensor, keys: PagedHeads, page_table: Tensor, row_starts: Tensor, config: AttentionConfig | None = None
 ) -> AttentionPlan:
     """A plan for rows that are known only on the device: it waits for the device. For tests and measurements."""
     tokens, heads, head_dim = queries.shape

@@ -14,6 +14,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..common.checks import FLOATS, expect
 from ..common.triton_launch import await_previous, chained
+from ..common.types import PagedHeads, paged_parts
 from .tiles import PROCESSORS, AttentionPlan, AttentionWindow, plan_attention, tile_queries, workspace_floats
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -27,8 +28,8 @@ COMBINED = 8  # (token, head) pairs of one program that adds up splits
 
 def paged_attention(
     queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
+    keys: PagedHeads,
+    values: PagedHeads,
     page_table: Tensor,
     row_starts: Tensor,
     visible: Tensor,
@@ -46,8 +47,10 @@ def paged_attention(
     and workspace are fixed. Rows after the last real one are empty (`row_starts` repeats its end). The
     result of tokens without a row is undefined.
     """
-    _require(queries, keys, values, page_table, row_starts, visible)
+    expect("queries", queries, ("T", "H", "D"), FLOATS)
     tokens, heads, head_dim = queries.shape
+    key_numbers, value_numbers, key_scales, value_scales = paged_parts(keys, values, head_dim, queries.dtype)
+    _require(queries, key_numbers, page_table, row_starts, visible)
     rows, page_size, kv_heads = len(visible), keys.shape[1], keys.shape[2]
     if block_size or mask_offsets is not None or causal_offsets is not None:
         if positions is None:
@@ -86,14 +89,14 @@ def paged_attention(
     grid = (kv_heads, config.splits, fewest) if turns else (count, kv_heads, config.splits)
     # Positions and offsets that are not given are not read: any int32 tensor stands in for them.
     _attend[grid](
-        queries, _rows_of(keys, block_n), _rows_of(values, block_n), page_table, row_starts, visible,
-        row_starts if positions is None else positions, row_starts if mask_offsets is None else mask_offsets,
-        row_starts if causal_offsets is None else causal_offsets,
+        queries, _rows_of(key_numbers, block_n), _rows_of(value_numbers, block_n), key_scales, value_scales,
+        page_table, row_starts, visible, row_starts if positions is None else positions,
+        row_starts if mask_offsets is None else mask_offsets, row_starts if causal_offsets is None else causal_offsets,
         row_starts if canvas_starts is None else canvas_starts, plan.tiles, out, partial,
         (head_dim**-0.5 if scale is None else scale) * 1.4426950408889634, page_table.stride(0), tokens, count,
         HEADS=heads, KV_HEADS=kv_heads, DIM=head_dim, PAGE=page_size, BLOCK_M=config.block_m, BLOCK_N=block_n,
         SPLITS=config.splits, BLOCK=block_size, MASKS=mask_offsets is not None, CAUSAL=causal_offsets is not None,
-        CANVASES=canvas_starts is not None, WINDOW=window.size,
+        CANVASES=canvas_starts is not None, WINDOW=window.size, FP8=key_scales is not None,
         PRECISION="ieee" if queries.dtype == torch.float32 else "tf32", TURNS=turns, num_warps=config.warps,
         num_stages=config.stages, **chained(out),
     )  # fmt: skip
@@ -110,13 +113,8 @@ def _rows_of(cache: Tensor, block_n: int) -> TensorDescriptor:
     return TensorDescriptor.from_tensor(cache.view(-1, cache.shape[2] * cache.shape[3]), [block_n, cache.shape[3]])
 
 
-def _require(
-    queries: Tensor, keys: Tensor, values: Tensor, page_table: Tensor, row_starts: Tensor, visible: Tensor
-) -> None:
-    expect("queries", queries, ("T", "H", "D"), FLOATS)
+def _require(queries: Tensor, keys: Tensor, page_table: Tensor, row_starts: Tensor, visible: Tensor) -> None:
     heads, head_dim = queries.shape[1:]
-    expect("keys", keys, ("pages", "page_size", "G", head_dim), (queries.dtype,))
-    expect("values", values, tuple(keys.shape), (queries.dtype,))
     expect("visible", visible, ("R",), (torch.int32,))
     rows = len(visible)
     expect("row_starts", row_starts, (rows + 1,), (torch.int32,))
@@ -132,18 +130,19 @@ def _require(
 
 @triton.jit(do_not_specialize=["table_stride", "tokens", "tiles"])
 def _attend(
-    queries_ptr, keys, values, table_ptr, starts_ptr, visible_ptr, positions_ptr, mask_offsets_ptr, causal_offsets_ptr,
-    canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr, scale, table_stride, tokens, tiles, HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    SPLITS: tl.constexpr, BLOCK: tl.constexpr, MASKS: tl.constexpr, CAUSAL: tl.constexpr, CANVASES: tl.constexpr,
-    WINDOW: tl.constexpr, PRECISION: tl.constexpr, TURNS: tl.constexpr, CHAINED: tl.constexpr,
+    queries_ptr, keys, values, key_scales_ptr, value_scales_ptr, table_ptr, starts_ptr, visible_ptr, positions_ptr,
+    mask_offsets_ptr, causal_offsets_ptr, canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr, scale, table_stride,
+    tokens, tiles, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr, MASKS: tl.constexpr,
+    CAUSAL: tl.constexpr, CANVASES: tl.constexpr, WINDOW: tl.constexpr, FP8: tl.constexpr, PRECISION: tl.constexpr,
+    TURNS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Tiles of queries of one key head, over one split of the keys: one tile, or with TURNS each that has its turn.
 
     keys, values: descriptors of [pages * page size, kv heads * head dim], read in blocks of BLOCK_N keys of one head;
     scale of scores, times log2(e): exponentials are powers of two. BLOCK 0: every query sees all keys. MASKS: queries
     of some rows do not see one key each. CAUSAL: those of some rows see keys before a place, and their own.
-    CANVASES and WINDOW: as `AttentionWindow`.
+    CANVASES and WINDOW: as `AttentionWindow`. FP8: keys and values are, with scales; else there are none.
     """
     await_previous(CHAINED)
     if TURNS:  # programs of one tile are started beside each other: those of padding, which is last, delay none
@@ -154,29 +153,30 @@ def _attend(
     if TURNS:
         while row >= 0:
             _attend_tile(
-                queries_ptr, keys, values, table_ptr, starts_ptr, visible_ptr, positions_ptr, mask_offsets_ptr,
-                causal_offsets_ptr, canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr, scale, table_stride, tokens,
-                kv_head, split, tile, row, HEADS, KV_HEADS, DIM, PAGE, BLOCK_M, BLOCK_N, SPLITS, BLOCK, MASKS, CAUSAL,
-                CANVASES, WINDOW, PRECISION,
+                queries_ptr, keys, values, key_scales_ptr, value_scales_ptr, table_ptr, starts_ptr, visible_ptr,
+                positions_ptr, mask_offsets_ptr, causal_offsets_ptr, canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr,
+                scale, table_stride, tokens, kv_head, split, tile, row, HEADS, KV_HEADS, DIM, PAGE, BLOCK_M, BLOCK_N,
+                SPLITS, BLOCK, MASKS, CAUSAL, CANVASES, WINDOW, FP8, PRECISION,
             )  # fmt: skip
             tile += tl.num_programs(2)
             row = tl.load(tiles_ptr + 2 * tile, mask=tile < tiles, other=-1)
     elif row >= 0:
         _attend_tile(
-            queries_ptr, keys, values, table_ptr, starts_ptr, visible_ptr, positions_ptr, mask_offsets_ptr,
-            causal_offsets_ptr, canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr, scale, table_stride, tokens,
-            kv_head, split, tile, row, HEADS, KV_HEADS, DIM, PAGE, BLOCK_M, BLOCK_N, SPLITS, BLOCK, MASKS, CAUSAL,
-            CANVASES, WINDOW, PRECISION,
+            queries_ptr, keys, values, key_scales_ptr, value_scales_ptr, table_ptr, starts_ptr, visible_ptr,
+            positions_ptr, mask_offsets_ptr, causal_offsets_ptr, canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr,
+            scale, table_stride, tokens, kv_head, split, tile, row, HEADS, KV_HEADS, DIM, PAGE, BLOCK_M, BLOCK_N,
+            SPLITS, BLOCK, MASKS, CAUSAL, CANVASES, WINDOW, FP8, PRECISION,
         )  # fmt: skip
 
 
 @triton.jit
 def _attend_tile(
-    queries_ptr, keys, values, table_ptr, starts_ptr, visible_ptr, positions_ptr, mask_offsets_ptr, causal_offsets_ptr,
-    canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr, scale, table_stride, tokens, kv_head, split, tile, row,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr, MASKS: tl.constexpr, CAUSAL: tl.constexpr,
-    CANVASES: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
+    queries_ptr, keys, values, key_scales_ptr, value_scales_ptr, table_ptr, starts_ptr, visible_ptr, positions_ptr,
+    mask_offsets_ptr, causal_offsets_ptr, canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr, scale, table_stride,
+    tokens, kv_head, split, tile, row, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
+    PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
+    MASKS: tl.constexpr, CAUSAL: tl.constexpr, CANVASES: tl.constexpr, WINDOW: tl.constexpr, FP8: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     GROUP: tl.constexpr = HEADS // KV_HEADS
     packed = tl.arange(0, BLOCK_M)  # queries of a tile times heads of a group
@@ -239,14 +239,16 @@ def _attend_tile(
         following = tl.load(table_ptr + tl.minimum(turn + 1, turns - 1) * BLOCK_N // PAGE)
         acc, top, weight = _turn(
             acc, top, weight, q, page, turn, seen, limit, masked, own, least, low, first, scale, keys, values,
-            kv_head * DIM, PAGE, BLOCK_N, False, BLOCK > 0, MASKS, CAUSAL, WINDOW, PRECISION,
+            key_scales_ptr, value_scales_ptr, kv_head, KV_HEADS, DIM, PAGE, BLOCK_N, False, BLOCK > 0, MASKS, CAUSAL,
+            WINDOW, FP8, PRECISION,
         )  # fmt: skip
         page = following
     for turn in range(unmasked, stop):
         page = tl.load(table_ptr + turn * BLOCK_N // PAGE)
         acc, top, weight = _turn(
             acc, top, weight, q, page, turn, seen, limit, masked, own, least, low, first, scale, keys, values,
-            kv_head * DIM, PAGE, BLOCK_N, True, BLOCK > 0, MASKS, CAUSAL, WINDOW, PRECISION,
+            key_scales_ptr, value_scales_ptr, kv_head, KV_HEADS, DIM, PAGE, BLOCK_N, True, BLOCK > 0, MASKS, CAUSAL,
+            WINDOW, FP8, PRECISION,
         )  # fmt: skip
 
     if SPLITS == 1:
@@ -263,13 +265,18 @@ def _attend_tile(
 @triton.jit
 def _turn(
     acc, top, weight, q, page, turn, seen, limit, masked, own, least, low, from_key, scale, keys, values,
-    column, PAGE: tl.constexpr, BLOCK_N: tl.constexpr, EDGE: tl.constexpr, BLOCK_CAUSAL: tl.constexpr,
-    MASKS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
+    key_scales_ptr, value_scales_ptr, kv_head, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr,
+    BLOCK_N: tl.constexpr, EDGE: tl.constexpr, BLOCK_CAUSAL: tl.constexpr, MASKS: tl.constexpr, CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr, FP8: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One block of keys: the new (sum of values, maximum, sum of weights)."""
     key = turn * BLOCK_N + tl.arange(0, BLOCK_N)
-    first = page * PAGE + turn * BLOCK_N % PAGE
+    first, column = page * PAGE + turn * BLOCK_N % PAGE, kv_head * DIM
     k = keys.load([first, column])
+    of_scales = key  # never read without FP8
+    if FP8:
+        of_scales = (page.to(tl.int64) * KV_HEADS + kv_head) * PAGE + key % PAGE
+        k = (k.to(tl.float32) * tl.load(key_scales_ptr + of_scales)[:, None]).to(q.dtype)
     scores = tl.dot(q, k.T, input_precision=PRECISION)
     if EDGE:  # after the last key anything may follow, NaN too
         if CAUSAL:
@@ -288,6 +295,8 @@ def _turn(
     shrink = tl.exp2(top - higher)
     weight = weight * shrink + tl.sum(weights, axis=1)
     v = values.load([first, column])
+    if FP8:
+        v = (v.to(tl.float32) * tl.load(value_scales_ptr + of_scales)[:, None]).to(q.dtype)
     if EDGE:
         there = key < seen
         if CAUSAL:  # nobody may have computed what lies between

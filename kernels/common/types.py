@@ -100,6 +100,50 @@ class GroupedMatrix:
 Matrix = Tensor | Fp8Matrix | GroupedMatrix
 
 
+@dataclass(frozen=True, slots=True)
+class Fp8Heads:
+    """Keys or values in pages, in FP8: `numbers` [pages, page_size, G, D] float8_e4m3fn times `scales` [pages, G,
+    page_size] float32, one for each position and head, those of a head side by side."""
+
+    numbers: Tensor
+    scales: Tensor
+
+    def __post_init__(self) -> None:
+        expect("numbers", self.numbers, ("pages", "page_size", "G", "D"), (FP8,))
+        pages, page_size, heads, _ = self.numbers.shape
+        expect("scales", self.scales, (pages, heads, page_size), (torch.float32,))
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.numbers.shape
+
+    @classmethod
+    def zeros(cls, shape: tuple[int, int, int, int], device: torch.device) -> Fp8Heads:
+        pages, page_size, heads, _ = shape
+        scales = torch.zeros((pages, heads, page_size), dtype=torch.float32, device=device)
+        return cls(torch.zeros(shape, dtype=FP8, device=device), scales)
+
+
+PagedHeads = Tensor | Fp8Heads  # a tensor is [pages, page_size, G, D]
+
+
+def paged_parts(
+    keys: PagedHeads, values: PagedHeads, head_dim: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Numbers of keys and of values, and their scales, if they have any. Raises `ValueError` unless both have the same
+    shape and form, of heads of `head_dim` in FP8 or in `dtype`."""
+    shape = "pages", "page_size", "G", head_dim
+    if isinstance(keys, Fp8Heads) and isinstance(values, Fp8Heads):
+        expect("keys", keys.numbers, shape, (FP8,))
+        expect("values", values.numbers, tuple(keys.shape), (FP8,))
+        return keys.numbers, values.numbers, keys.scales, values.scales
+    if isinstance(keys, Fp8Heads) or isinstance(values, Fp8Heads):
+        raise ValueError("keys and values must both be in FP8, or neither")
+    expect("keys", keys, shape, (dtype,))
+    expect("values", values, tuple(keys.shape), (dtype,))
+    return keys, values, None, None
+
+
 def int4_words(columns: int) -> int:
     """Words of a row of so many 4-bit numbers, whose last block may have some to spare."""
     return -(-columns // INT4_BLOCK) * (INT4_BLOCK // 8)

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..common.types import PLAIN, QkNorm
+from ..common.types import PLAIN, Fp8Heads, PagedHeads, QkNorm
+from ..linear.reference import quantize_rows
 
 
 def embed(canvases: Tensor, slots: Tensor, positions: Tensor, embedding: Tensor) -> Tensor:
@@ -42,13 +43,19 @@ def geglu(gate_up: Tensor) -> Tensor:
 
 
 def rope_write_kv(
-    qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor, qk_norm: QkNorm = PLAIN
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    keys: PagedHeads,
+    values: PagedHeads,
+    places: Tensor,
+    qk_norm: QkNorm = PLAIN,
 ) -> Tensor:
     """Apply `qk_norm`, rotate queries and keys, write keys and values to their pages, return the queries [T, H, D].
 
     qkv [T, H + 2 * G, D]; cos, sin [T, R] float32, half-split rotation (Su et al., 2021) in float32 of the first R
     numbers of each head; keys, values [pages, page_size, G, D]; places [T] int64, `page * page_size + offset`, where a
-    negative one writes nothing.
+    negative one writes nothing. In `Fp8Heads` the largest number of a position's head becomes FP8's largest.
     """
     kv_heads = keys.shape[2]
     heads = qkv.shape[1] - 2 * kv_heads
@@ -63,9 +70,20 @@ def rope_write_kv(
         own_values = rms_norm(own_values, own_values.new_ones(own_values.shape[-1]), qk_norm.eps)
     rotated = _rotate(rotated.float(), cos[:, None], sin[:, None]).to(qkv.dtype)
     written = (places >= 0).nonzero()[:, 0]
-    keys.flatten(0, 1)[places[written]] = rotated[written, heads:]
-    values.flatten(0, 1)[places[written]] = own_values[written]
+    _write(keys, places[written], rotated[written, heads:])
+    _write(values, places[written], own_values[written])
     return rotated[:, :heads]
+
+
+def _write(to: PagedHeads, places: Tensor, heads: Tensor) -> None:
+    """Write heads [n, G, D] to their places [n]."""
+    if not isinstance(to, Fp8Heads):
+        to.flatten(0, 1)[places] = heads
+        return
+    numbers, scales = quantize_rows(heads.flatten(0, 1))
+    page_size = to.shape[1]
+    to.numbers.flatten(0, 1)[places] = numbers.view(heads.shape)
+    to.scales[places // page_size, :, places % page_size] = scales.view(heads.shape[:2])
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ..common.checks import FLOATS, expect, expect_each
 from ..common.triton_launch import await_previous, chained
-from ..common.types import PLAIN, QkNorm
+from ..common.types import PLAIN, PagedHeads, QkNorm, paged_parts
+from ..linear.reference import FP8_MAX, LEAST_SCALE
 
 COLUMNS = 1024  # numbers of one program of an operation without a row-wide sum
 ROTATED = 1024  # numbers of heads that one program rotates
@@ -127,20 +128,32 @@ def activation(wide, GELU: tl.constexpr):
 
 
 def rope_write_kv(
-    qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor, qk_norm: QkNorm = PLAIN
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    keys: PagedHeads,
+    values: PagedHeads,
+    places: Tensor,
+    qk_norm: QkNorm = PLAIN,
 ) -> Tensor:
     expect("qkv", qkv, ("T", "H + 2 * G", "D"), FLOATS)
-    return rope_write_kv_of(qkv[None], cos, sin, keys, values, places, qk_norm)
+    return rope_write_kv_of(qkv[None], cos, sin, keys, values, places, qk_norm, qkv.dtype)
 
 
 def rope_write_kv_of(
-    qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, places: Tensor, qk_norm: QkNorm = PLAIN
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    keys: PagedHeads,
+    values: PagedHeads,
+    places: Tensor,
+    qk_norm: QkNorm,
+    dtype: torch.dtype,
 ) -> Tensor:
-    """`rope_write_kv` of the sum of qkv [S, T, H + 2 * G, D], rounded to the type of the keys."""
+    """`rope_write_kv` of the sum of qkv [S, T, H + 2 * G, D], rounded to `dtype`."""
     expect("qkv", qkv, ("S", "T", "H + 2 * G", "D"), FLOATS)
     count, tokens, parts, head_dim = qkv.shape
-    expect("keys", keys, ("pages", "page_size", "G", head_dim), (qkv.dtype,) if count == 1 else FLOATS)
-    expect("values", values, tuple(keys.shape), (keys.dtype,))
+    to_keys, to_values, key_scales, value_scales = paged_parts(keys, values, head_dim, dtype)
     expect_each((tokens, cos.shape[-1]), torch.float32, cos=cos, sin=sin)
     expect("places", places, (tokens,), (torch.int64,))
     kv_heads, rotary = keys.shape[2], cos.shape[1]
@@ -150,30 +163,33 @@ def rope_write_kv_of(
             f"{parts} parts of {head_dim}, {rotary} of it rotated, hold no queries besides {kv_heads} keys and values"
         )
     if qk_norm.bias is not None:
-        expect("bias", qk_norm.bias, (parts * head_dim,), (keys.dtype,))
+        expect("bias", qk_norm.bias, (parts * head_dim,), (dtype,))
     for name, norm in (("query_norm", qk_norm.query_norm), ("key_norm", qk_norm.key_norm)):
         if norm is not None:
-            expect(name, norm, (head_dim,), (keys.dtype,))
-    queries = keys.new_empty((tokens, heads, head_dim))
+            expect(name, norm, (head_dim,), (dtype,))
+    queries = torch.empty((tokens, heads, head_dim), dtype=dtype, device=qkv.device)
     half, rest = rotary // 2, head_dim - rotary
     width = triton.next_power_of_2(half)
     block = max(1, ROTATED // (2 * width))
     if tokens:
         _rope[(tokens, triton.cdiv(parts, block))](
-            qkv, cos, sin, qk_norm.bias, qk_norm.query_norm, qk_norm.key_norm, keys, values, places, queries,
-            qk_norm.eps, qkv.stride(0), HEADS=heads, KV_HEADS=kv_heads, HALF=half, WIDTH=width, REST=rest,
-            REST_WIDTH=triton.next_power_of_2(max(1, rest)), BLOCK=block, BIAS=qk_norm.bias is not None,
-            NORMS=qk_norm.query_norm is not None, VALUES=qk_norm.norms_values, SUMMED=count, **chained(queries),
+            qkv, cos, sin, qk_norm.bias, qk_norm.query_norm, qk_norm.key_norm, to_keys, to_values, key_scales,
+            value_scales, places, queries, qk_norm.eps, qkv.stride(0), HEADS=heads, KV_HEADS=kv_heads, HALF=half,
+            WIDTH=width, REST=rest, REST_WIDTH=triton.next_power_of_2(max(1, rest)), BLOCK=block,
+            BIAS=qk_norm.bias is not None, NORMS=qk_norm.query_norm is not None, VALUES=qk_norm.norms_values,
+            SUMMED=count, PAGE=keys.shape[1], FP8=key_scales is not None, LEAST=LEAST_SCALE, MOST=FP8_MAX,
+            **chained(queries),
         )  # fmt: skip
     return queries
 
 
 @triton.jit
 def _rope(
-    qkv_ptr, cos_ptr, sin_ptr, bias_ptr, query_norm_ptr, key_norm_ptr, keys_ptr, values_ptr, places_ptr, queries_ptr,
-    eps, part_stride, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, WIDTH: tl.constexpr,
-    REST: tl.constexpr, REST_WIDTH: tl.constexpr, BLOCK: tl.constexpr, BIAS: tl.constexpr, NORMS: tl.constexpr,
-    VALUES: tl.constexpr, SUMMED: tl.constexpr, CHAINED: tl.constexpr,
+    qkv_ptr, cos_ptr, sin_ptr, bias_ptr, query_norm_ptr, key_norm_ptr, keys_ptr, values_ptr, key_scales_ptr,
+    value_scales_ptr, places_ptr, queries_ptr, eps, part_stride, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
+    HALF: tl.constexpr, WIDTH: tl.constexpr, REST: tl.constexpr, REST_WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    BIAS: tl.constexpr, NORMS: tl.constexpr, VALUES: tl.constexpr, SUMMED: tl.constexpr, PAGE: tl.constexpr,
+    FP8: tl.constexpr, LEAST: tl.constexpr, MOST: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     await_previous(CHAINED)
     token = tl.program_id(0).to(tl.int64)
@@ -224,10 +240,27 @@ def _rope(
 
     place = tl.load(places_ptr + token).to(tl.int64)
     to = (queries_ptr, keys_ptr, values_ptr)
-    _put(to, rotated_low, low, head, column, live, token, place, HEADS, KV_HEADS, DIM)
-    _put(to, rotated_high, high, head, column + HALF, live, token, place, HEADS, KV_HEADS, DIM)
+    unit = cos_low  # never read without FP8
+    if FP8:
+        is_key = head < HEADS + KV_HEADS
+        unit = _unit(
+            tl.where(is_key, rotated_low, low), tl.where(is_key, rotated_high, high),
+            tl.where(is_key, rotated_rest, rest), REST, LEAST, MOST,
+        )  # fmt: skip
+        if place >= 0:
+            key, value = head - HEADS, head - HEADS - KV_HEADS
+            first, offset = place // PAGE * KV_HEADS, place % PAGE
+            tl.store(key_scales_ptr + (first + key) * PAGE + offset, unit, mask=(key >= 0) & is_key)
+            tl.store(
+                value_scales_ptr + (first + value) * PAGE + offset, unit, mask=(value >= 0) & (head < PARTS)
+            )  # fmt: skip
+    _put(to, rotated_low, low, unit, head, column, live, token, place, HEADS, KV_HEADS, DIM, FP8, MOST)
+    _put(to, rotated_high, high, unit, head, column + HALF, live, token, place, HEADS, KV_HEADS, DIM, FP8, MOST)
     if REST > 0:
-        _put(to, rotated_rest, rest, head, tail + 2 * HALF, rest_live, token, place, HEADS, KV_HEADS, DIM)
+        _put(
+            to, rotated_rest, rest, unit, head, tail + 2 * HALF, rest_live, token, place, HEADS, KV_HEADS, DIM, FP8,
+            MOST,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -251,17 +284,44 @@ def _normed(part, scale, query_norm_ptr, key_norm_ptr, column, inside, is_query)
 
 
 @triton.jit
+def _unit(low, high, rest, REST: tl.constexpr, LEAST: tl.constexpr, MOST: tl.constexpr):
+    """The scale of each head by which its largest number becomes MOST; NaN for a head with NaN or infinity, since
+    maxima ignore NaN."""
+    low, high = low.to(tl.float32), high.to(tl.float32)
+    largest = tl.maximum(tl.max(tl.abs(low), axis=1), tl.max(tl.abs(high), axis=1))
+    zero = tl.sum(low * 0.0, axis=1) + tl.sum(high * 0.0, axis=1)
+    if REST > 0:
+        rest = rest.to(tl.float32)
+        largest = tl.maximum(largest, tl.max(tl.abs(rest), axis=1))
+        zero += tl.sum(rest * 0.0, axis=1)
+    return (tl.maximum(tl.math.div_rn(largest, tl.zeros_like(largest) + MOST), LEAST) + zero)[:, None]
+
+
+@triton.jit
 def _put(
-    to, rotated, plain, head, column, live, token, place, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr
-):
-    """Store numbers of queries and keys as they are rotated, and of values as they are."""
+    to, rotated, plain, unit, head, column, live, token, place, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr, FP8: tl.constexpr, MOST: tl.constexpr,
+):  # fmt: skip
+    """Store numbers of queries and keys as they are rotated, and of values as they are; with FP8 over their scale."""
     queries_ptr, keys_ptr, values_ptr = to
     tl.store(queries_ptr + (token * HEADS + head) * DIM + column, rotated, mask=live & (head < HEADS))
     if place >= 0:
         key = live & (head >= HEADS) & (head < HEADS + KV_HEADS)
-        tl.store(keys_ptr + (place * KV_HEADS + head - HEADS) * DIM + column, rotated, mask=key)
+        kept = _kept(rotated, unit, FP8, MOST)
+        tl.store(keys_ptr + (place * KV_HEADS + head - HEADS) * DIM + column, kept, mask=key)
         spot = place * KV_HEADS + head - HEADS - KV_HEADS
-        tl.store(values_ptr + spot * DIM + column, plain, mask=live & (head >= HEADS + KV_HEADS))
+        kept = _kept(plain, unit, FP8, MOST)
+        tl.store(values_ptr + spot * DIM + column, kept, mask=live & (head >= HEADS + KV_HEADS))
+
+
+@triton.jit
+def _kept(part, unit, FP8: tl.constexpr, MOST: tl.constexpr):
+    kept = part
+    if FP8:
+        wide = part.to(tl.float32)
+        scaled = tl.math.div_rn(wide, tl.zeros_like(wide) + unit)
+        kept = tl.minimum(tl.maximum(scaled, -MOST), MOST).to(tl.float8e4nv)
+    return kept
 
 
 def embed(canvases: Tensor, slots: Tensor, positions: Tensor, embedding: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..common.types import PLAIN, Matrix, QkNorm
+from ..common.types import PLAIN, Matrix, PagedHeads, QkNorm
 from ..elementwise.reference import add_rms_norm, rope_write_kv, swiglu
 from ..linear.reference import linear
 
@@ -26,8 +26,8 @@ def linear_rope_write_kv(
     weight: Matrix,
     cos: Tensor,
     sin: Tensor,
-    keys: Tensor,
-    values: Tensor,
+    keys: PagedHeads,
+    values: PagedHeads,
     places: Tensor,
     qk_norm: QkNorm = PLAIN,
     fixed: bool = False,

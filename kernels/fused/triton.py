@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..common.types import PLAIN, Matrix, QkNorm
+from ..common.types import PLAIN, Matrix, PagedHeads, QkNorm
 from ..elementwise.triton import add_rms_norm_of, rope_write_kv_of, swiglu
 from ..linear.triton import linear
 from ..linear.triton_streamed import streamed, streams
@@ -31,14 +31,15 @@ def linear_rope_write_kv(
     weight: Matrix,
     cos: Tensor,
     sin: Tensor,
-    keys: Tensor,
-    values: Tensor,
+    keys: PagedHeads,
+    values: PagedHeads,
     places: Tensor,
     qk_norm: QkNorm = PLAIN,
     fixed: bool = False,
 ) -> Tensor:
     parts = product_parts(x, weight, fixed)
-    return rope_write_kv_of(parts.view(*parts.shape[:2], -1, keys.shape[3]), cos, sin, keys, values, places, qk_norm)
+    heads = parts.view(*parts.shape[:2], -1, keys.shape[3])
+    return rope_write_kv_of(heads, cos, sin, keys, values, places, qk_norm, x.dtype)
 
 
 def product_parts(x: Tensor, weight: Matrix, fixed: bool) -> Tensor:

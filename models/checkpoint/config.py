@@ -102,12 +102,6 @@ class ModelConfig:
         return self.canvas.full if layer in self.canvas.full_layers else self.canvas.sliding
 
     @property
-    def kv_numbers(self) -> int:
-        """Numbers of a position's keys, and of its values, in all layers."""
-        layers = map(self.heads_of, range(self.layers))
-        return sum(heads.kv_heads * heads.head_dim for heads in layers)
-
-    @property
     def rotary_dim(self) -> int:
         return int(self.head_dim * self.rotary_share)
 

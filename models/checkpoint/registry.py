@@ -133,7 +133,8 @@ class Hardware:
     `threads` None: `OMP_NUM_THREADS`, or every core that the process may use. `deterministic`: an answer has the same
     bits alone and batched with others, in every dtype. On a GPU, steps of `graph_sizes` positions are captured (None: a
     ladder up to the largest step), and compiled kernels are kept in `compile_cache` (None: where Triton keeps them).
-    `dummy`: weights are random, made on the device, and no file of weights is read.
+    `dummy`: weights are random, made on the device, and no file of weights is read. `kv_cache_dtype` of keys and values
+    is auto, for that of the network, or fp8.
     """
 
     device: str = "auto"
@@ -144,6 +145,7 @@ class Hardware:
     graph_sizes: tuple[int, ...] | None = None
     compile_cache: str | None = None
     dummy: bool = False
+    kv_cache_dtype: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,20 +193,23 @@ def _numerics(hardware: Hardware, device: torch.device, config: ModelConfig) -> 
     # float32 is a CPU's default: it is the fastest there, and a row's bits do not depend on the other rows.
     automatic = "bfloat16" if device.type == "cuda" else "float32"
     dtype = DTYPES[automatic if hardware.dtype == "auto" else hardware.dtype]
-    fixed = hardware.deterministic
+    fp8_cache = hardware.kv_cache_dtype == "fp8"
+    if fp8_cache and (problem := _lacks_fp8(device)):
+        raise ModelError(f"--kv-cache-dtype fp8 {problem}: use auto")
+    plain = Numerics(dtype, fixed=hardware.deterministic, fp8_cache=fp8_cache)
     stored = config.quantization.layout.kept if config.quantization else None
     match hardware.quantization:
         case "fp8":
             if problem := _no_fp8(hardware, device, dtype):
                 raise ModelError(f"quantization fp8 {problem}")
-            return Numerics(dtype, fp8=True, fixed=fixed)
+            return replace(plain, fp8=True)
         case "int4":
-            return Numerics(dtype, int4=True, fixed=fixed)
+            return replace(plain, int4=True)
         case None if device.type == "cuda":  # as the checkpoint has it, if the products can be had
             fp8 = stored == "fp8" and _no_fp8(hardware, device, dtype) is None
-            return Numerics(dtype, fp8, fixed, int4=stored == "int4")
+            return replace(plain, fp8=fp8, int4=stored == "int4")
         case _:
-            return Numerics(dtype, fixed=fixed)
+            return plain
 
 
 def _no_fp8(hardware: Hardware, device: torch.device, dtype: torch.dtype) -> str | None:
@@ -213,6 +218,11 @@ def _no_fp8(hardware: Hardware, device: torch.device, dtype: torch.dtype) -> str
         return "cannot be deterministic: its products follow the size of the batch"
     if device.type == "cuda" and dtype is not torch.bfloat16:
         return f"goes with dtype bfloat16 on a GPU, not {hardware.dtype}"
+    return _lacks_fp8(device)
+
+
+def _lacks_fp8(device: torch.device) -> str | None:
+    """The reason why a device has no numbers in FP8; None: it has."""
     if device.type == "cuda" and torch.cuda.get_device_capability() < OLDEST_FP8:
         return f"needs compute capability {OLDEST_FP8[0]}.{OLDEST_FP8[1]}"
     return None
@@ -309,7 +319,7 @@ def load_runner(
         meeting.passed("loaded", None)
 
     def runner(pages: int) -> Runner:
-        cache = KvPages(config, pages, memory.page_size, memory.slots, numerics.dtype, device)
+        cache = KvPages(config, pages, memory.page_size, memory.slots, numerics, device)
         banned = [config.mask_id] if config.canvas is None else []  # a canvas of random tokens has no masks
         return Runner(network, cache, memory.slots, banned, sorted(end_ids))
 
@@ -363,6 +373,7 @@ def _extras(numerics: Numerics, config: ModelConfig) -> str:
     return (
         ", fp8 matrices" * numerics.fp8
         + ", int4 matrices" * numerics.int4
+        + ", fp8 keys and values" * numerics.fp8_cache
         + f", dequantized from {config.quantization}" * plain
         + f", with the adapter {config.adapter}" * (config.adapter is not None)
         + ", deterministic" * numerics.fixed

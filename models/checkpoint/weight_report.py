@@ -19,8 +19,9 @@ from .finite import require_finite
 from .weights import as_stored, check_weights
 
 POSITIONS = 1000  # whose keys and values are counted
-CACHES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-KEPT = {name: Numerics(dtype) for name, dtype in CACHES.items()} | {
+PLAIN = {"float32": Numerics(torch.float32), "bfloat16": Numerics(torch.bfloat16)}
+CACHES = PLAIN | {"fp8": Numerics(torch.bfloat16, fp8_cache=True)}
+KEPT = PLAIN | {
     "fp8": Numerics(torch.bfloat16, fp8=True),
     "int4": Numerics(torch.bfloat16, int4=True),
 }
@@ -64,7 +65,7 @@ def weight_report(directory: Path, config: ModelConfig, *, check: bool = False) 
         quantization=str(config.quantization) if weights.quantized else None,
         quantized=len(weights.quantized),
         weights_bytes={name: _kept(config, numerics) for name, numerics in KEPT.items()},
-        cache_bytes={name: KvPages.page_bytes(config, POSITIONS, dtype) for name, dtype in CACHES.items()},
+        cache_bytes={name: KvPages.page_bytes(config, POSITIONS, numerics) for name, numerics in CACHES.items()},
     )
 
 

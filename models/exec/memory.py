@@ -81,7 +81,7 @@ def pages_that_fit(
     """The footprint with as many pages as fit, after the weights are loaded, which have `taken` bytes; `workspace`
     measures the bytes of the largest step. Raises `ModelError` if a GPU has room for too few."""
     config, group = network.config, network.group
-    page_bytes = KvPages.page_bytes(config, memory.page_size, network.numerics.dtype)
+    page_bytes = KvPages.page_bytes(config, memory.page_size, network.numerics)
     requested = None if memory.cache_tokens is None else -(-memory.cache_tokens // memory.page_size)
     most = memory.slots * -(-config.max_model_len // memory.page_size)  # more could not be used
     if device.type != "cuda":
@@ -96,7 +96,7 @@ def pages_that_fit(
             f"keys and values of {wanted} positions need {gib(wanted // memory.page_size * page_bytes)}; besides the"
             f" weights ({gib(taken)}) and a workspace of {gib(needed)} there is room for"
             f" {max(fit, 0) * memory.page_size} positions: lower --kv-cache-tokens or --max-step-tokens, or raise"
-            " --gpu-memory-utilization"
+            f" --gpu-memory-utilization{'' if network.numerics.fp8_cache else ', or try --kv-cache-dtype fp8'}"
         )
     return Footprint(taken, requested or (fit if memory.keeps_pages else min(fit, most)), page_bytes, needed)
 

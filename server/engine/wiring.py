@@ -176,6 +176,7 @@ def build_parts(settings: Settings) -> EngineParts:
         None if settings.cuda_graph_sizes is None else split_sizes(settings.cuda_graph_sizes),
         settings.compile_cache,
         dummy,
+        settings.kv_cache_dtype,
     )
     arguments = checkpoint.directory, config, memory, hardware, text.end_ids
     size = settings.tensor_parallel_size
@@ -196,7 +197,7 @@ def build_parts(settings: Settings) -> EngineParts:
     text.prepare()
     metrics = Metrics(limits.pages, DeviceCounts(lambda: runner.graph_counts, lambda: loaded.compiled.count))
     if settings.metrics_compat == "vllm":
-        cache = CacheConfig(limits.pages, limits.page_size, limits.prefix_sharing)
+        cache = CacheConfig(limits.pages, limits.page_size, limits.prefix_sharing, settings.kv_cache_dtype)
         metrics.exposed = WithVllmNames(metrics.registry, settings.model_name, cache)
     grammars = Grammars(text, settings.grammar_timeout_s, settings.grammar_memory_mb)
     device = Device(

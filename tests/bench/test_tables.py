@@ -56,6 +56,20 @@ def test_tables_of_steps_and_kernels(tmp_path: Path) -> None:
     assert "kernel" not in section(tmp_path), "what was not measured is left out"
 
 
+def test_a_number_format_is_that_of_weights_and_of_keys_and_values(tmp_path: Path) -> None:
+    write_runs(tmp_path)
+    plain = {"quantization": None, "deterministic": False}  # as runs were before keys and values had a format
+    sizes = dict.fromkeys(("weights_bytes", "peak_reserved_bytes", "requests", "max_tokens"), 2**30)
+    lines = []
+    for name, accuracy, more in (("", 0.9, {}), ("-fp8-cache", 0.8, {"kv_cache_dtype": "fp8"})):
+        run = {**plain, **more, **sizes, "reserved_over_stated": 1.01, **HEAD}
+        (tmp_path / f"memory{name}.json").write_text(json.dumps(run), encoding="utf-8")
+        lines.append(json.dumps({**plain, **more, "decoders": [{"accuracy": accuracy}]}))
+    (tmp_path / "quality-numerics.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    assert "| (default) | 0.900 | 1.00 |" in section(tmp_path)
+    assert "| `--kv-cache-dtype fp8` | 0.800 | 1.00 |" in section(tmp_path)
+
+
 def test_only_the_part_between_the_comments_is_written(tmp_path: Path) -> None:
     write_runs(tmp_path)
     readme = tmp_path / "README.md"

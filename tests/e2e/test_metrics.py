@@ -173,6 +173,7 @@ def test_the_cache_is_described_by_labels(seen: Seen) -> None:
         "block_size": "16",
         "num_gpu_blocks": str(pages),
         "enable_prefix_caching": "True",
+        "cache_dtype": "auto",
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from asynclane.kernels.attention import reference, tiles
 
-from ..support.kernel_cases import DEVICE, NARROW, assert_near, attention_case, kernels_of, plan_of
+from ..support.kernel_cases import DEVICE, NARROW, assert_near, attention_case, in_fp8, kernels_of, plan_of
 
 device = kernels_of("attention")
 ROWS = [(5, 40), (0, 9), (1, 1), (18, 33), (3, 16)]
@@ -101,7 +102,7 @@ def test_a_block_attends_to_the_bit_alike_whatever_lies_before_it_in_its_row_or_
 
 
 def assert_attention(
-    case: dict[str, Tensor],
+    case: dict[str, Any],
     config: tiles.AttentionConfig,
     block_size: int = 0,
     mask_offsets: Tensor | None = None,
@@ -189,6 +190,65 @@ def test_a_window_is_that_of_causal_rows_alone() -> None:
     given = [case[name] for name in GIVEN]
     with pytest.raises(ValueError, match="window goes with block_size 1"):
         device.paged_attention(*given, 4, case["positions"], window=tiles.AttentionWindow(8))
+
+
+def fp8_case(*given: Any, **named: Any) -> dict[str, Any]:
+    case = attention_case(*given, device=DEVICE, **named)
+    return case | {name: in_fp8(case[name]) for name in ("keys", "values")}
+
+
+def test_keys_and_values_in_fp8_are_multiplied_by_the_scales_of_their_position_and_head() -> None:
+    """To the bit the attention to the numbers that FP8 can hold, which are near those that it was given."""
+    case = attention_case([(3, 40), (9, 9)], 4, 2, 16, 16)
+    plain, in_pages = ([case[name] for name in GIVEN] for _ in range(2))
+    for number in (1, 2):
+        in_pages[number] = kept = in_fp8(plain[number])
+        plain[number] = kept.numbers.float() * kept.scales.transpose(1, 2)[..., None]
+        ratio = (plain[number] / case[GIVEN[number]]).nan_to_num(1)
+        assert 1e-3 < (ratio - 1).abs().max() < 2**-4 + 2**-9  # half of the last of three bits, in normal numbers
+    got = reference.paged_attention(*in_pages)
+    assert torch.equal(got, reference.paged_attention(*plain))
+    assert 1e-3 < (got - reference.paged_attention(*(case[name] for name in GIVEN))).abs().max() < 0.2
+
+
+@pytest.mark.parametrize(("block", "splits", "dtype"), [(0, 1, torch.float32), (5, 3, NARROW[-1])])
+def test_attention_to_keys_and_values_in_fp8(block: int, splits: int, dtype: torch.dtype) -> None:
+    case = fp8_case([(30, 44), (1, 20), (9, 9), (0, 5)], 6, 2, 32, 16, dtype, padding=1)
+    case["values"].scales.mul_(1e-4)  # where float16 has few bits left, were weights multiplied by it
+    assert_attention(case, tiles.AttentionConfig(32, 16, 4, 2, splits), block)
+
+
+def test_programs_take_turns_at_keys_in_fp8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "FEW_PROGRAMS", 1)
+    case = fp8_case([(2, 40 + row) for row in range(5)], 4, 2, 64, 32, padding=3)
+    assert_attention(case, tiles.AttentionConfig(16, 16, 4, 2, 2))
+
+
+def test_rows_that_see_some_keys_in_fp8() -> None:
+    """Copies that do not see one key each, causal rows with places that nobody has computed, windows and canvases."""
+    rows = [(30, 44), (1, 20), (9, 19), (6, 70)]
+    case, config = fp8_case(rows, 4, 2, 16, 16), tiles.AttentionConfig(32, 16, 4, 2, 2)
+
+    def int32(*numbers: int) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.int32, device=DEVICE)
+
+    assert_attention(case, config, 16, int32(14, 0, 3, 33))
+    for kv in (case["keys"], case["values"]):
+        for place in range(29, 64):
+            kv.scales[case["page_table"][3, place // 16], :, place % 16] = math.nan
+    assert_attention(case, config, causal_offsets=int32(0, -1, 9, 40))
+
+    case = fp8_case(rows, 4, 2, 16, 16)
+    given, plan = [case[name] for name in GIVEN], plan_of(case, config)
+    window = tiles.AttentionWindow(7, int32(14, -1, -1, 64))
+    want = reference.paged_attention(*given, 1, case["positions"], window=window, scale=1.0)
+    assert_near(device.paged_attention(*given, 1, case["positions"], None, plan, window=window, scale=1.0), want)
+
+
+def test_keys_in_fp8_go_with_values_in_fp8() -> None:
+    case = attention_case([(3, 20)], 2, 2, 16, 16, device=DEVICE)
+    with pytest.raises(ValueError, match="keys and values must both be in FP8, or neither"):
+        device.paged_attention(*(in_fp8(case[name]) if name == "keys" else case[name] for name in GIVEN))
 
 
 def test_attention_plans_itself() -> None:

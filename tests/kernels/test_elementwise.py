@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from asynclane.kernels.common.types import QkNorm
+from asynclane.kernels.common.types import Fp8Heads, QkNorm
 from asynclane.kernels.elementwise import reference
 
 from ..support.kernel_cases import DEVICE, NARROW, assert_near, drawn, kernels_of
@@ -106,6 +106,49 @@ def test_heads_are_biased_normed_and_rotated_as_in_torch(
         assert_near(got, want)
     untouched = [place for place in range(12) if place not in PLACES]
     assert all((kv.flatten(0, 1)[untouched] == 7).all() for kv in done[1][1:])
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")  # of the interpreter
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dim", "rotary", "dtype"),
+    [(7, 2, 16, 16, torch.float32), (3, 1, 12, 6, torch.float16)],
+)
+def test_keys_and_values_are_written_in_fp8_with_a_scale_for_each_position_and_head(
+    heads: int, kv_heads: int, dim: int, rotary: int, dtype: torch.dtype
+) -> None:
+    """Padding writes nothing; zeros, infinities and NaN stay what they are."""
+    places = torch.tensor(PLACES, device=DEVICE)
+    qkv = drawn(len(places), heads + 2 * kv_heads, dim, dtype=dtype)
+    qkv[2, heads:] = 0
+    cos, sin = drawn(2, len(places), rotary)
+    given = drawn_qk_norm(heads, kv_heads, dim, False, False, dtype)
+    plain = [torch.zeros((3, 4, kv_heads, dim), dtype=dtype, device=DEVICE) for _ in range(2)]
+    queries = reference.rope_write_kv(qkv, cos, sin, *plain, places, given)
+    untouched = [place for place in range(12) if place not in PLACES]
+    for ops in (reference, device):
+        kept = [Fp8Heads.zeros((3, 4, kv_heads, dim), torch.device(DEVICE)) for _ in range(2)]
+        for kv in kept:
+            kv.scales.fill_(7)
+        assert_near(ops.rope_write_kv(qkv, cos, sin, *kept, places, given), queries)
+        for kv, exact in zip(kept, plain, strict=True):
+            numbers, scales = kv.numbers.float().flatten(0, 1), kv.scales.transpose(1, 2).flatten(0, 1)
+            assert (scales[untouched] == 7).all()
+            assert (numbers[[*untouched, 0]] == 0).all()
+            wide, largest = exact.float().flatten(0, 1)[[9, 5]], exact.float().flatten(0, 1)[[9, 5]].abs().amax(-1)
+            torch.testing.assert_close(scales[[9, 5]], largest / 448, rtol=1e-3, atol=0)
+            error = (numbers[[9, 5]] * scales[[9, 5], :, None] - wide).abs()
+            # The interpreter loses the carry of a number that is rounded up to a power of two.
+            counted = torch.frexp(wide / scales[[9, 5], :, None])[0].abs() < (31 / 32 if DEVICE == "cpu" else 1)
+            assert (error <= wide.abs() / 16 + largest[..., None] * 2**-18)[counted].all(), "half a step of FP8"
+    for bad in (math.inf, math.nan):
+        spoilt = qkv.clone()
+        spoilt[0, -1, -1] = bad
+        for ops in (reference, device):
+            kept = [Fp8Heads.zeros((3, 4, kv_heads, dim), torch.device(DEVICE)) for _ in range(2)]
+            ops.rope_write_kv(spoilt, cos, sin, *kept, places, given)
+            written = kept[1].numbers.float().flatten(0, 1)[9, -1] * kept[1].scales[2, -1, 1]
+            assert not written.isfinite().all()
+            assert kept[1].scales[1, -1, 1].isfinite()
 
 
 def test_values_that_are_normed_have_a_root_mean_square_of_one() -> None:

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from asynclane.kernels import attention, elementwise, experts, linear, measure, predict
 from asynclane.kernels.attention import tiles
-from asynclane.kernels.common.types import Fp8Matrix, Matrix, QkNorm, Routing
+from asynclane.kernels.common.types import Fp8Heads, Fp8Matrix, Matrix, QkNorm, Routing
 
-from ..support.kernel_cases import attention_case, draws_of, plan_of, some_logits
+from ..support.kernel_cases import attention_case, draws_of, in_fp8, plan_of, some_logits
 
 pytestmark = [
     pytest.mark.gpu,
@@ -49,6 +49,17 @@ def test_attention_at_real_shapes(
     wide = [x.float() if x.is_floating_point() else x for x in given]
     got = attention.paged_attention(*given, plan=plan_of(case, config))
     assert distance(got, attention.reference.paged_attention(*wide)) < 6e-3
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(32, 32), (28, 4)])
+@pytest.mark.parametrize("rows", [[(64, 512)], [(32, 777), (1, 1), (300, 2048)], [(64, 512)] * 30], ids=str)
+def test_attention_to_keys_in_fp8_at_real_shapes(rows: list[tuple[int, int]], heads: int, kv_heads: int) -> None:
+    case = attention_case(rows, heads, kv_heads, 128, 64, torch.bfloat16, DEVICE)
+    most = max(visible for _, visible in rows)
+    config = tiles.attention_config(len(case["queries"]), len(rows), most, heads, kv_heads, 128)
+    kept, rest = [in_fp8(case[name]) for name in ("keys", "values")], [case[name] for name in GIVEN[3:]]
+    got = attention.paged_attention(case["queries"], *kept, *rest, plan=plan_of(case, config))
+    assert distance(got, attention.reference.paged_attention(case["queries"].float(), *kept, *rest)) < 8e-3
 
 
 @pytest.mark.parametrize("count", [1, 32, 300])
@@ -115,6 +126,21 @@ def test_heads_at_real_shapes(heads: int, kv_heads: int, rotary: int, norms: boo
         done.append((ops.rope_write_kv(qkv, cos, sin, keys, values, places, qk_norm), keys, values))
     for want, got in zip(*done, strict=True):
         assert distance(got, want) < 4e-3
+
+
+@pytest.mark.parametrize("tokens", [1, 333])
+def test_heads_are_written_in_fp8_at_real_shapes(tokens: int) -> None:
+    torch.manual_seed(0)
+    qkv, (cos, sin) = randn(tokens, 48, 128), torch.rand(2, tokens, 128, device=DEVICE)
+    places = torch.randperm(512, device=DEVICE)[:tokens]
+    done = []
+    for ops in (elementwise.reference, elementwise):
+        kept = [Fp8Heads.zeros((8, 64, 8, 128), torch.device(DEVICE)) for _ in range(2)]
+        queries = ops.rope_write_kv(qkv, cos, sin, *kept, places)
+        wide = [kv.numbers.float() * kv.scales.transpose(1, 2)[..., None] for kv in kept]
+        done.append((queries, *wide, *(kv.scales for kv in kept)))
+    for (want, got), limit in zip(zip(*done, strict=True), (4e-3, 1e-2, 1e-2, 4e-3, 4e-3), strict=True):
+        assert distance(got, want) < limit
 
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(32, 8), (16, 4)])

@@ -89,7 +89,7 @@ def graphed(plain: Runner, sizes: tuple[int, ...]) -> tuple[Runner, CpuGraphs]:
     """A runner of the same network, whose steps are graphs."""
     network, slots = plain._network, len(plain._canvases)
     config, numerics = network.config, network.numerics
-    pages = KvPages(config, LIMITS.pages, LIMITS.page_size, slots, numerics.dtype, torch.device("cpu"))
+    pages = KvPages(config, LIMITS.pages, LIMITS.page_size, slots, numerics, torch.device("cpu"))
     made = Runner(network, pages, slots, plain._banned.tolist(), plain._end_ids.tolist())
     found = CpuGraphs(made, ShapeSet(config, numerics, slots, sizes))
     with torch.inference_mode():

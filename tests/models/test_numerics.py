@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from asynclane.kernels.common.types import Fp8Matrix
+from asynclane.kernels.common.types import Fp8Heads, Fp8Matrix
 from asynclane.models.checkpoint import registry
 from asynclane.models.checkpoint.config import ModelConfig, ModelError, read_config
 from asynclane.models.checkpoint.families import tensor_shapes
 from asynclane.models.checkpoint.registry import Hardware, load_runner
 from asynclane.models.exec import memory as memory_module
 from asynclane.models.exec.memory import Memory, pages_that_fit, require_room, weights_bytes
+from asynclane.models.kv_cache import KvPages
 from asynclane.models.network import Transformer, allocate
 from asynclane.models.numerics import Numerics
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
 from ..support.cases import CHATS, TEXT, cases
+from ..support.checkpoints import write_checkpoint
 from ..support.driver import MODEL, Spec, embedded_runner, run
 
 GIB = 2**30
 GPU = torch.device("cuda")
+BFLOAT16 = Numerics(torch.bfloat16)
 MEMORY = Memory(slots=8, page_size=16, step_tokens=512)
 
 
@@ -38,13 +42,19 @@ def config() -> ModelConfig:
 
 
 def test_a_deterministic_answer_in_bfloat16_is_the_same_batched_with_others(vocabulary: Vocabulary) -> None:
-    runner, specs = embedded_runner("bfloat16", deterministic=True), list(cases("tiny-llada").values())[:3]
-    for spec, answer in zip(specs, run(runner, vocabulary, specs), strict=True):
-        (alone,) = run(runner, vocabulary, [spec])
-        assert alone.canvas.tolist() == answer.canvas.tolist()
+    some = list(cases("tiny-llada").values())[:3]
+    for cache, specs in (("auto", some), ("fp8", some[:2])):
+        runner = embedded_runner("bfloat16", deterministic=True, kv_cache_dtype=cache)
+        for spec, answer in zip(specs, run(runner, vocabulary, specs), strict=True):
+            (alone,) = run(runner, vocabulary, [spec])
+            assert alone.canvas.tolist() == answer.canvas.tolist()
 
 
-@pytest.mark.parametrize("numerics", [{"dtype": "bfloat16"}, {"quantization": "fp8"}], ids=str)
+@pytest.mark.parametrize(
+    "numerics",
+    [{"dtype": "bfloat16"}, {"quantization": "fp8"}, {"dtype": "bfloat16", "kv_cache_dtype": "fp8"}],
+    ids=str,
+)
 def test_it_knows_the_capital_of_france_in_every_number_format(
     numerics: dict[str, str], vocabulary: Vocabulary
 ) -> None:
@@ -114,9 +124,15 @@ class FakeGpu:
             r"a card has compute capability 7\.5: 8\.0 is needed \(or use",
         ),
         ({}, {}, Memory(8, 48, 512), "on a GPU --page-size must be a power of two from 16, not 48"),
+        (
+            {"capability": (8, 6)},
+            {"kv_cache_dtype": "fp8"},
+            MEMORY,
+            r"--kv-cache-dtype fp8 needs compute capability 8\.9: use auto",
+        ),
         ({"shared": 101_376}, {"deterministic": True}, MEMORY, r"--deterministic needs 163880 bytes .* has 101376"),
     ],
-    ids=["old", "page size", "small chip"],
+    ids=["old", "page size", "no fp8", "small chip"],
 )
 def test_a_gpu_that_cannot_serve_is_refused_before_anything_is_loaded(
     gpu: dict[str, Any], hardware: dict[str, Any], memory: Memory, message: str, monkeypatch: pytest.MonkeyPatch
@@ -174,9 +190,8 @@ def test_weights_that_do_not_fit_are_refused_with_both_numbers(
         require_room(config, Numerics(torch.bfloat16), 0.95, GPU)
 
 
-def network_of(config: ModelConfig) -> Transformer:
-    """A network in bfloat16 that takes no memory."""
-    numerics = Numerics(torch.bfloat16)
+def network_of(config: ModelConfig, numerics: Numerics = BFLOAT16) -> Transformer:
+    """A network that takes no memory."""
     return Transformer(config, numerics, allocate(config, numerics, torch.device("meta"))[0])
 
 
@@ -190,6 +205,38 @@ def test_pages_take_what_weights_and_workspace_leave(monkeypatch: pytest.MonkeyP
     FakeGpu(monkeypatch, free=60 * GIB)
     few = pages_that_fit(network, 7, Memory(4, 64, 512), GPU, lambda: GIB)
     assert few.pages == 4 * config.max_model_len // 64, "no more than all requests could fill"
+
+
+@pytest.mark.parametrize("architecture", ["DreamModel", "LLaDA2MoeModelLM"])
+def test_in_fp8_a_page_has_a_byte_for_each_number_and_four_for_each_head_of_a_position(
+    architecture: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = read_config(write_checkpoint(tmp_path, architecture))
+    plain, rounded = Numerics(torch.bfloat16), Numerics(torch.bfloat16, fp8_cache=True)
+    heads = 2 * config.layers * config.kv_heads * 64
+    assert KvPages.page_bytes(config, 64, plain) == heads * config.head_dim * 2
+    assert KvPages.page_bytes(config, 64, rounded) == heads * (config.head_dim + 4)
+    pages = KvPages(config, 3, 64, 1, rounded, torch.device("cpu"))
+    kept = [kv for kv in (*pages.keys, *pages.values) if isinstance(kv, Fp8Heads)]
+    assert sum(kv.numbers.nbytes + kv.scales.nbytes for kv in kept) == 3 * KvPages.page_bytes(config, 64, rounded)
+
+    FakeGpu(monkeypatch, free=10 * GIB)
+    memory = Memory(1 << 20, 64, 512, share=0.9)
+    most, more = (
+        pages_that_fit(network_of(config, numerics), 0, memory, GPU, lambda: 0).pages for numerics in (plain, rounded)
+    )
+    assert more == most * 2 * config.head_dim // (config.head_dim + 4)
+
+
+def test_pages_in_fp8_are_copied_with_their_scales(config: ModelConfig) -> None:
+    pages = KvPages(config, 3, 16, 1, Numerics(torch.float32, fp8_cache=True), torch.device("cpu"))
+    for kv in (*pages.keys, *pages.values):
+        assert isinstance(kv, Fp8Heads)
+        kv.numbers[1], kv.scales[1] = 2, 0.5
+    pages.copy(torch.tensor([1]), torch.tensor([2]))
+    for kv in (*pages.keys, *pages.values):
+        assert isinstance(kv, Fp8Heads)
+        assert [(kv.numbers[page].float() * kv.scales[page, 0, 0]).mean().item() for page in range(3)] == [0, 1, 1]
 
 
 def test_more_cache_than_fits_is_refused_with_what_would_fit(

@@ -26,6 +26,7 @@ SIZES: dict[str, Any] = {"kv_heads": 4, "vocab_size": 1409}  # no number of rank
 FLOAT32 = Hardware("cpu", threads=1)
 BFLOAT16 = Hardware("cpu", "bfloat16", threads=1, deterministic=True)
 DUMMY = Hardware("cpu", threads=1, dummy=True)
+FP8_CACHE = Hardware("cpu", threads=1, kv_cache_dtype="fp8")
 
 
 class Networks(NamedTuple):
@@ -45,7 +46,7 @@ def networks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     families = [*(write_checkpoint(folder / name, name, **SIZES) for name in MASKED), tied]
     random = write_checkpoint(folder / "random", "LLaDA2MoeModelLM", **SIZES)
     (random / SINGLE).unlink()
-    wanted = [*itertools.product(families, (FLOAT32, BFLOAT16)), (random, DUMMY)]
+    wanted = [*itertools.product(families, (FLOAT32, BFLOAT16)), (random, DUMMY), (tied, FP8_CACHE)]
     by_rank = logits_by_rank(wanted, request.param, folder)
     return Networks([(*each, list(found)) for each, *found in zip(wanted, *by_rank, strict=True)])
 
@@ -66,6 +67,16 @@ def test_the_logits_of_every_family_are_those_of_one_device_and_do_not_depend_on
             torch.testing.assert_close(together, want, atol=1e-4, rtol=0)
         # Rounded to bfloat16, some tokens change an expert.
         assert torch.cosine_similarity(together.float(), want.float(), dim=-1).mean() > 0.98
+
+
+def test_keys_in_fp8_have_the_scales_of_their_heads_on_any_number_of_ranks(networks: Networks) -> None:
+    ((directory, hardware, found),) = networks.of(FP8_CACHE)
+    *alone, together = found[0]
+    assert all(torch.equal(got, want) for rank in found for got, want in zip(rank, found[0], strict=True))
+    assert torch.equal(torch.cat(alone), together)
+    want, exact = (logits_of(runner_of(directory, kind))[-1] for kind in (hardware, FLOAT32))
+    # Sums in another order round a few numbers to the next one in FP8: far less than all are rounded.
+    assert (together - want).norm() < (together - exact).norm() / 4
 
 
 def test_random_weights_are_the_same_on_any_number_of_ranks_and_need_no_file_of_weights(networks: Networks) -> None:

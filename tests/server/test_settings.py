@@ -65,6 +65,7 @@ def test_every_setting_has_a_flag_and_a_variable(field: dataclasses.Field[object
         (["--api-key", ""], {}, "--api-key must not be empty"),
         ([], {"ASYNCLANE_DETERMINISTIC": "yes"}, "DETERMINISTIC must be one of on, off, true, false, 1, 0, not"),
         (["--gpu-memory-utilization", "1.5"], {}, "--gpu-memory-utilization must be from 0.01 to 1, not 1.5"),
+        (["--kv-cache-dtype", "int8"], {}, "--kv-cache-dtype must be one of auto, fp8, not 'int8'"),
         (["--quantization", "int3"], {}, "--quantization must be one of fp8, int4, none, not 'int3'"),
         ([], {"ASYNCLANE_API_KEY": ""}, "ASYNCLANE_API_KEY must not be empty"),
         ([], {"ASYNCLANE_API_KEY": " "}, "ASYNCLANE_API_KEY must not be empty"),

@@ -104,8 +104,14 @@ def refusal(decoder: str, pattern: AttentionPattern) -> str | None:
     return UNSUITED.get(decoder) if refused else None
 
 
-def embedded_runner(dtype: str = "float32", device: str = "cpu", model: Path = MODEL, **numerics: Any) -> Runner:
-    memory = Memory(LIMITS.slots, LIMITS.page_size, LIMITS.step_tokens, LIMITS.pages * LIMITS.page_size)
+def embedded_runner(
+    dtype: str = "float32",
+    device: str = "cpu",
+    model: Path = MODEL,
+    page_size: int = LIMITS.page_size,
+    **numerics: Any,
+) -> Runner:
+    memory = Memory(LIMITS.slots, page_size, LIMITS.step_tokens, LIMITS.pages * LIMITS.page_size)
     hardware = Hardware(device, dtype, **numerics)
     return load_runner(model, read_config(model), memory, hardware, Tokenizer(model).end_ids).runner
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from asynclane.kernels.attention import tiles
-from asynclane.kernels.common.types import Draws, SpanRules
+from asynclane.kernels.common.types import Draws, Fp8Heads, SpanRules
+from asynclane.kernels.linear.reference import quantize_rows
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Triton's interpreter cuts bf16 off instead of rounding it, and cannot multiply matrices of it.
@@ -94,6 +95,12 @@ def attention_case(
         "visible": torch.tensor([visible for _, visible in rows] + [0] * padding, dtype=torch.int32, device=device),
         "positions": torch.tensor(np.concatenate([*absolute, np.zeros(padding, np.int64)]), device=device),
     }
+
+
+def in_fp8(kv: Tensor) -> Fp8Heads:
+    """Keys or values [pages, page_size, G, D] in FP8, a scale for each position and head."""
+    numbers, scales = quantize_rows(kv.flatten(0, 2))
+    return Fp8Heads(numbers.view(kv.shape), scales.view(kv.shape[:3]).transpose(1, 2).contiguous())
 
 
 def draws_of(count: int, device: str = "cpu", **params: Any) -> Draws:

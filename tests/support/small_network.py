@@ -37,14 +37,15 @@ def small_runner(
     kind: type[Transformer] = Transformer,
     seed: int = 0,
     page_size: int = LIMITS.page_size,
+    fp8_cache: bool = False,
 ) -> Runner:
     """The same weights for the same seed."""
     own = {name: value for name, value in asdict(pattern).items() if name not in ("canvas_length", "sampler")}
-    config, numerics = replace(CONFIG, **own), Numerics(torch.float32)
+    config, numerics = replace(CONFIG, **own), Numerics(torch.float32, fp8_cache=fp8_cache)
     weights, parts = allocate(config, numerics, CPU)
     generator = torch.Generator().manual_seed(seed)
     for weight in {id(part.weight): part.weight for part in parts.values()}.values():
         assert isinstance(weight, Tensor)
         weight.normal_(0, 0.5, generator=generator)
-    pages = KvPages(config, LIMITS.pages, page_size, LIMITS.slots, numerics.dtype, CPU)
+    pages = KvPages(config, LIMITS.pages, page_size, LIMITS.slots, numerics, CPU)
     return Runner(kind(config, numerics, weights), pages, LIMITS.slots, [MASK], [END])

@@ -240,7 +240,9 @@ def test_processes_of_front_ends_are_among_the_metrics_while_they_serve() -> Non
 
 def test_metrics_have_vllm_s_names_too_with_the_same_values() -> None:
     metrics = Metrics(pages_total=200)
-    metrics.exposed = WithVllmNames(metrics.registry, 'a "model"', CacheConfig(200, 64, prefix_sharing=True))
+    metrics.exposed = WithVllmNames(
+        metrics.registry, 'a "model"', CacheConfig(200, 64, prefix_sharing=True, dtype="fp8")
+    )
     for outcome in Outcome:
         metrics.request_ended(outcome.value, 9, RequestStats(prompt_tokens=70, cached_tokens=48, forwards=3))
     metrics.request_aborted("running", RequestStats(), "timeout")
@@ -250,11 +252,12 @@ def test_metrics_have_vllm_s_names_too_with_the_same_values() -> None:
     text = metrics.exposition().decode()
     lines = {line for line in text.splitlines() if line.startswith("vllm:")}
     model = 'model_name="a \\"model\\""'
+    labels = f'block_size="64",cache_dtype="fp8",enable_prefix_caching="True",{model},num_gpu_blocks="200"'
     assert {
         f"vllm:num_requests_waiting{{{model}}} 3.0",
         f"vllm:num_requests_running{{{model}}} 2.0",
         f"vllm:kv_cache_usage_perc{{{model}}} 0.25",
-        f'vllm:cache_config_info{{block_size="64",enable_prefix_caching="True",{model},num_gpu_blocks="200"}} 1.0',
+        f"vllm:cache_config_info{{{labels}}} 1.0",
         f"vllm:prompt_tokens_total{{{model}}} 280.0",
         f"vllm:prefix_cache_hits_total{{{model}}} 192.0",
         f"vllm:generation_tokens_total{{{model}}} 5.0",

@@ -22,6 +22,7 @@ from asynclane.models.checkpoint.families import tensor_shapes
 from asynclane.models.checkpoint.registry import embedded_models
 from asynclane.models.checkpoint.weight_report import weight_report
 from asynclane.models.kv_cache import KvPages
+from asynclane.models.numerics import Numerics
 from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.server.cli import main as cli
 
@@ -67,8 +68,10 @@ def test_the_reported_bytes_are_those_of_the_tensors() -> None:
     weights = weight_report(MODEL, read_config(MODEL))
     tensors = [tensor for shard in MODEL.glob("*.safetensors") for tensor in load_file(shard).values()]
     assert weights.weights_bytes["bfloat16"] == sum(tensor.nbytes for tensor in tensors)
-    pages = KvPages(read_config(MODEL), 10, 100, 1, torch.float32, torch.device("cpu"))
+    pages = KvPages(read_config(MODEL), 10, 100, 1, Numerics(torch.float32), torch.device("cpu"))
     assert weights.cache_bytes["float32"] == sum(tensor.nbytes for tensor in (*pages.keys, *pages.values))
+    assert weights.cache_bytes["bfloat16"] == weights.cache_bytes["float32"] / 2
+    assert weights.cache_bytes["fp8"] == 2 * 10 * 1000 * 4 * (64 + 4)  # layers, positions, heads; numbers and a scale
 
 
 def test_without_a_model_the_embedded_ones_are_listed_a_line_each(

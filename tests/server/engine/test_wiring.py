@@ -434,6 +434,19 @@ def test_names_of_vllm_come_with_the_setting(checkpoint: Path, compat: str) -> N
     assert ("vllm:" in text) is (compat == "vllm")
 
 
+def test_keys_and_values_in_fp8_come_with_the_setting(checkpoint: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    sizes = dict[str, int]()
+    for cache in ("auto", "fp8"):
+        settings = Settings(model=str(checkpoint), device="cpu", dtype="bfloat16", kv_cache_dtype=cache, max_num_seqs=1)
+        parts = build_parts(settings)
+        parts.close()
+        sizes[cache] = parts.footprint.page_bytes
+        assert f'cache_dtype="{cache}"' in parts.metrics.exposition().decode()
+    assert sizes["auto"] / 2 < sizes["fp8"] < sizes["auto"]
+    assert sum(", fp8 keys and values; weights " in message for message in caplog.messages) == 1
+
+
 def test_sizes_of_graphs_that_make_no_sense_are_refused_in_one_line(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
