@@ -327,7 +327,21 @@ IFEVAL = {"key": 1, "prompt": "?", "instruction_id_list": ["startend:quotation"]
         (
             "parallelbench_shuffle",
             [{"input": {"context": ""}, "answer": ""}],
-            "'answer' must be an object with 'input'",
+            "'answer' must be an object with 'input' (a list of texts)",
+        ),
+        (
+            "parallelbench_replace_random",
+            [{"input": {"context": "", "word": ""}, "answer": {"input": [1], "word": ""}}],
+            "'answer' must be an object with 'input' (a list of texts), 'word' (a text)",
+        ),
+        *(
+            ("parallelbench_copy", [{"input": {"context": "", "icl_examples": examples}, "answer": ""}], message)
+            for examples, message in (
+                (5, "'icl_examples' must be a list of objects"),
+                (["a"], "'icl_examples' must be a list of objects"),
+                ([{"input": "a"}], "'input' must have 'context': 'context' is missing"),
+                ([{"input": {"context": ""}}], "'answer' must be a text"),
+            )
         ),
     ],
 )
