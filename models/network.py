@@ -29,12 +29,7 @@ from .kv_cache import KvPages
 from .numerics import Numerics
 
 EXACT = ("router", "router_bias", "expert_scale")  # weights in float32
-INT4_GROUPS = (
-    128,
-    64,
-    32,
-    16,
-)  # columns that share a scale in int4, the most that divide a matrix that is quantized here
+INT4_GROUPS = 128, 64, 32  # columns that share a scale in int4: the most that divide a matrix that is quantized here
 
 
 @dataclass(frozen=True, slots=True)

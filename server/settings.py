@@ -141,8 +141,8 @@ class Settings:
     )
     trusted_proxies: str | None = _word(
         None,
-        "addresses and networks of proxies, with commas between them, or *: only from these X-Forwarded-For is the"
-        " client's address; default: FORWARDED_ALLOW_IPS, or 127.0.0.1",
+        "addresses and networks of proxies, with commas between them, or * alone: only from these X-Forwarded-For is"
+        " the client's address; default: FORWARDED_ALLOW_IPS, or 127.0.0.1",
     )
     dtype: str = _word("auto", "of weights and caches", "auto", "float32", "bfloat16", "float16")
     device: str = _word("auto", "where the model runs", "auto", "cpu", "cuda")
@@ -360,14 +360,13 @@ def split_origins(text: str) -> list[str]:
 
 
 def check_proxies(text: str) -> None:
-    """Raises `SettingsError` for `--trusted-proxies` that are neither addresses nor networks."""
-    for proxy in map(str.strip, text.split(",")):
+    """Raises `SettingsError` for `--trusted-proxies` that are neither `*` nor all addresses and networks."""
+    for proxy in map(str.strip, text.split(",") if text != "*" else ()):
         try:
-            if proxy != "*":
-                ip_network(proxy)
+            ip_network(proxy)
         except ValueError:
             raise SettingsError(
-                f"--trusted-proxies: {proxy!r} is no address and no network: give 10.0.0.7, 10.0.0.0/8 or *"
+                f"--trusted-proxies: {proxy!r} is no address and no network: give 10.0.0.7, 10.0.0.0/8, or * alone"
             ) from None
 
 
