@@ -136,6 +136,14 @@ def test_a_stream_refuses_what_only_a_whole_answer_has(llm: LLM, given: dict[str
         next(llm.stream("Hello", SamplingParams(**given)))
 
 
+@pytest.mark.parametrize(
+    "prompt", [["a", "b"], ["a"], {"promt": "a"}, {"prompt": "a", "multi_modal_data": {}}, {}, b"a", None]
+)
+def test_a_prompt_is_one_text_or_its_ids_and_nothing_else(llm: LLM, prompt: Any) -> None:
+    with pytest.raises(InvalidValue, match=r"^prompt: must be a text, token ids, or an object with"):
+        asyncio.run(llm.answer(prompt))
+
+
 def test_an_answer_has_the_required_format(llm: LLM) -> None:
     wanted = SamplingParams(max_tokens=16, structured_outputs={"choice": ["red", "blue"]}, decoder="fast-dllm")
     assert llm.chat(QUESTION, wanted, use_tqdm=False)[0].outputs[0].text in ("red", "blue")
@@ -185,7 +193,9 @@ def test_a_program_with_an_event_loop_awaits_answers_and_ends_them_by_cancelling
         ({"params": {"threshold": 7}}, "threshold"),
         ({"params": {"stream": True}}, "no decoder has 'stream'"),
         ({"logit_bias": {10**6: 1}}, "logit_bias.1000000: token ids are from 0"),
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 0}, "^max_tokens: must be greater than or equal to 1, not 0$"),
+        ({"logprobs": 21}, "^logprobs: must be less than or equal to 20"),
+        ({"lanes": "on"}, "^lanes: must be True or False, not 'on'"),
         ({"structured_outputs": {"json": {"type": "nope"}}}, "structured_outputs"),
         ({"min_tokens": 99, "max_tokens": 9}, "min_tokens 99 exceeds the answer's 9"),
         ({"stop": 5}, "stop: must be a string or a list"),
