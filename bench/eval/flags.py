@@ -1,4 +1,4 @@
-"""The flags of `asynclane eval`, apart from the code that heeds them: the command's help imports no benchmark."""
+"""The flags of `asynclane eval`, apart from the code that reads them: the command's help imports no benchmark."""
 
 from __future__ import annotations
 

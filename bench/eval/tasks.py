@@ -9,7 +9,7 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -55,10 +55,6 @@ class Prompt:
         return "\n\n".join(text for _, text in self.turns) + self.prefill
 
 
-def _no_fault(lines: Sequence[Line]) -> None:
-    """Every line is right."""
-
-
 @dataclass(frozen=True, slots=True)
 class Task:
     """A task. `question` is the text of a problem, `answer` that of a shot, which `between` separates.
@@ -82,7 +78,7 @@ class Task:
     chat: bool = False
     prefill: Callable[[Fields], str] = lambda fields: ""
     turns: Callable[[Fields], list[tuple[str, str]]] | None = None
-    check: Callable[[Sequence[Line]], None] = field(default=_no_fault)
+    check: Callable[[Sequence[Line]], None] = lambda lines: None
 
     def prompt(self, fields: Fields, shots: Sequence[Fields]) -> Prompt:
         """All shots are in one turn of the user, as in the papers' scripts; those of ParallelBench are turns."""
