@@ -31,7 +31,7 @@ def split_decoder(text: str) -> Choice:
     try:
         return Choice(text, name, parse_params(rest.split(",") if rest else []))
     except ValueError as error:
-        raise ValueError(f"--decoder {text}: {error}") from None
+        raise ValueError(f"decoder {text!r}: {error}") from None
 
 
 def joined(line: DecoderLine) -> str:
@@ -49,5 +49,5 @@ def parse_decoder(text: str, max_tokens: int, checkpoint: Checkpoint | None = No
         if checkpoint:
             refuse(VocabularyFacts(decoder, checkpoint.text.vocabulary))
     except ValueError as error:
-        raise ValueError(f"--decoder {text}: {error}") from error
+        raise ValueError(f"decoder {text!r}: {error}") from error
     return choice
