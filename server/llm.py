@@ -25,7 +25,7 @@ from .errors import ContextLengthExceeded, InvalidValue, from_validation, shown
 from .schema.chat_request import ChatCompletionRequest
 from .schema.completion_request import CompletionRequest
 from .schema.requests import DecoderParams, GenerationRequest
-from .settings import Settings, SettingsError
+from .settings import OF_LLM, Settings, SettingsError
 from .text.lanes import LaneEvent
 from .text.logprobs import TokenLogprob
 from .text.tokenizer import TextTooLong
@@ -161,12 +161,15 @@ class LLM:
     """A model that answers in this process. Close it, or use it as a context manager: it holds the model's memory."""
 
     def __init__(self, model: str | PathLike[str] | None = None, **settings: Any) -> None:
-        """`model` and its default as in `asynclane serve`; `settings` are its flags, with underscores. Raises
-        `SettingsError`, `ModelError` (both are `ValueError`) and `OSError` with one line that says what is wrong."""
-        known = [each.name for each in fields(Settings)]
+        """`model` and its default as in `asynclane serve`; `settings` are its flags, with underscores, except those of
+        HTTP. Raises `SettingsError`, `ModelError` (both are `ValueError`) and `OSError` with one line that says what is
+        wrong."""
+        of_servers = {each.name for each in fields(Settings)} - {*OF_LLM}
         for name in settings:
-            if name not in known:
-                nearest = get_close_matches(name, known, 1, cutoff=0)[0]
+            if name in of_servers:
+                raise SettingsError(f"{name!r} is for a server, and an LLM is none: leave it out")
+            if name not in OF_LLM:
+                nearest = get_close_matches(name, OF_LLM, 1, cutoff=0)[0]
                 reason = f"{name!r} is no setting: did you mean {nearest!r}? 'asynclane serve --help' lists all"
                 raise SettingsError(reason)
         path = fspath(model) if isinstance(model, PathLike) else model

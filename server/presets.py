@@ -86,7 +86,7 @@ PRESETS: Mapping[str, Preset] = {
         _DREAM,
         ("diffucoder*",),
         DecoderLine("dream"),
-        "apple/ml-diffucoder, README: by entropy, a step for each token, or for every second one; the base model at 0.2",
+        "apple/ml-diffucoder, README: by entropy, a step for each token or every second one; the base model at 0.2",
         {"temperature": 0.3, "top_p": 0.95},
     ),
     "dream-coder": Preset(

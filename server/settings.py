@@ -76,6 +76,8 @@ OF_ONE_ANSWER = (
 )
 # Those of `eval`, whose own flags say which decoders answer and how many requests run at once.
 OF_EVALUATION = tuple(name for name in OF_ONE_ANSWER if name not in ("decoder", "max_num_seqs"))
+# Those of `LLM`, which speaks no HTTP.
+OF_LLM = (*OF_ONE_ANSWER, "max_queue", "default_max_tokens", "grammar_timeout_s", "grammar_memory_mb")
 SWITCH = {"on": True, "off": False, "true": True, "false": False, "1": True, "0": False}
 
 

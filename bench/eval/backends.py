@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from ...clients import Answer, AsyncClient, ClientError, StatusError
-from ...server.settings import Settings
+from ...server.settings import OF_LLM, Settings
 from .decoders import Choice, parse_decoder, split_decoder
 from .tasks import Prompt
 
@@ -99,7 +99,7 @@ class InProcess:
     def __enter__(self) -> Self:
         from ...server.llm import LLM  # here, because it brings torch, which a bad file does not need
 
-        self._llm = self._stack.enter_context(LLM(**asdict(self._settings)))
+        self._llm = self._stack.enter_context(LLM(**{name: getattr(self._settings, name) for name in OF_LLM}))
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -259,6 +259,7 @@ def test_an_array_of_token_ids_is_a_prompt(llm: LLM) -> None:
         ({"model": "nope"}, ModelError, "no model 'nope': it is no directory here.* the embedded models are tiny-"),
         ({"model": 7}, SettingsError, "model must be a text, not 7"),
         ({"max_seqs": 4}, SettingsError, "'max_seqs' is no setting: did you mean 'max_num_seqs'"),
+        ({"port": 8000}, SettingsError, "'port' is for a server, and an LLM is none: leave it out"),
         ({"max_num_seqs": 0}, SettingsError, "max_num_seqs must be from 1"),
         ({"max_num_seqs": "4"}, SettingsError, "max_num_seqs must be a whole number, not '4'"),
         ({"max_model_len": 4096}, SettingsError, "--max-model-len 4096 exceeds the model's 1024"),

@@ -90,3 +90,6 @@ def test_what_cannot_be_written_is_refused_in_a_line(tmp_path: Path, capsys: pyt
     with pytest.raises(SystemExit, match="2"):
         main([tiny, str(tmp_path / "new"), "--format", "fp8-blocks", "--calibrate"])
     assert "--calibrate is for awq, gptq, int4 and one of tiny-llada" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main([tiny, str(tmp_path / "new"), "--format", "fp8-blocks", "--group-size", "64"])
+    assert "--group-size is for awq, gptq, int4" in capsys.readouterr().err
