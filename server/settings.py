@@ -120,8 +120,8 @@ class Settings:
     lora: str | None = _word(None, "directory of a LoRA adapter in peft's form, which is added to the weights at start")
     served_model_name: str | None = _word(
         None,
-        "what clients call the model, with commas between several names, of which answers to requests without one have"
-        " the first; default: a repository's OWNER/NAME, or a directory's last part",
+        "names of the model for clients, with commas between them; a request without a name is answered with the first;"
+        " default: a repository's OWNER/NAME, or a directory's last part",
     )
     host: str = _word("127.0.0.1", "address to listen on")
     port: int = _number(8000, "port to listen on; 0 takes a free one", 0, 65535)

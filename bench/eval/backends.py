@@ -49,7 +49,7 @@ class Options:
 
 
 class Backend(Protocol):
-    """A context manager, which loads what is loaded here; within it, `connected` is another, for the event loop.
+    """A context manager that loads the model, if it runs in this process; inside it, `connected` is one for the loop.
 
     `default` is the decoder that is measured if none is given. `has_template` None: a server does not say. `facts` are
     what answers depend on, known once it is connected.
