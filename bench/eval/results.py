@@ -79,7 +79,7 @@ class Results:
                     if not all(isinstance(line[name], kinds) for name, kinds in FIELDS.items()):
                         raise TypeError
                     self.answers[line["decoder"], line["answer"]] = line
-            except (LookupError, TypeError, UnicodeDecodeError, json.JSONDecodeError):
+            except (LookupError, TypeError, AttributeError, RecursionError, UnicodeDecodeError, json.JSONDecodeError):
                 raise ValueError(
                     f"{self._path}, line {number} is no result of an evaluation: give another --out"
                 ) from None

@@ -163,7 +163,7 @@ def test_so_is_that_of_another_model_of_other_problems_and_any_other_file(run: R
     code, _, err = run(Known(), "--out", "o.jsonl")
     assert (code, err.count("\n")) == (2, 1)
     assert "has an answer to a problem that --data has not" in err
-    for text in ("hello", '{"run": 3}\n', "[1]\n", "\xff\n"):
+    for text in ("hello", '{"run": 3}\n', '{"run": []}\n', "[1]\n", "[" * 100_000 + "\n", "\xff\n"):
         data.with_name("x").write_text(text, encoding="latin-1")
         code, _, err = run(Known(), "--out", "x")
         assert (code, err.count("\n")) == (2, 1), text
