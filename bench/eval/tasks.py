@@ -117,6 +117,8 @@ def shots_of(name: str, task: Task, count: int | None, path: Path | None) -> lis
             raise ValueError(f"{name} has no shots: leave out {'--shots' if count else '--shots-file'}")
         return []
     count = task.shots if count is None else count
+    if path is not None and not count:
+        raise ValueError(f"{name} is without shots: give --shots N beside --shots-file, or leave both out")
     if path is not None:
         found = [line.fields for line in read_lines(path, task.form)]
         where = str(path)
@@ -200,6 +202,14 @@ def _instructed_grade(fields: Fields, text: str, same: SameFormula) -> Grade:
 def _instructed_question(fields: Fields) -> str:
     instruction = "Write a solution to the following problem and make sure that it passes the tests:"
     return f"{instruction}\n{FENCE}python\n{fields['prompt']}\n{FENCE}\n"
+
+
+def _check_mbpp(lines: Sequence[Line]) -> None:
+    for line in lines:
+        if not line.fields["test_list"]:
+            raise ValueError(f"{line.place}: 'test_list' is empty, and any answer would pass")
+        if not isinstance(setup := line.fields.get("test_setup_code"), str | None):
+            raise ValueError(f"{line.place}: 'test_setup_code' must be a text, not {json.dumps(setup)[:60]}")
 
 
 def _mbpp_question(fields: Fields) -> str:
@@ -313,6 +323,7 @@ _mbpp = Task(
     metrics=("raw", "processed"),
     shots=3,
     stops=("[DONE]",),
+    check=_check_mbpp,
 )
 
 TASKS: Mapping[str, Task] = {

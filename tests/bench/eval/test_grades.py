@@ -300,6 +300,8 @@ IFEVAL = {"key": 1, "prompt": "?", "instruction_id_list": ["startend:quotation"]
             "line 1: 'solution' must have its answer in \\boxed{...}",
         ),
         ("mbpp", [{**MBPP, "test_list": "a"}], "line 1: 'test_list' must be a list of texts"),
+        ("mbpp", [{**MBPP, "test_list": []}], "line 1: 'test_list' is empty, and any answer would pass"),
+        ("mbpp_plain", [{**MBPP, "test_setup_code": 5}], "line 1: 'test_setup_code' must be a text, not 5"),
         ("mbpp", [MBPP, {**MBPP, "text": "!"}], "line 2: its task_id is that of"),
         ("mbpp", [{"task_id": 1, "code": "", "test_list": []}], "line 1 has no 'text' or 'prompt' (a text)"),
         (
@@ -312,7 +314,7 @@ IFEVAL = {"key": 1, "prompt": "?", "instruction_id_list": ["startend:quotation"]
         (
             "ifeval",
             [{**IFEVAL, "instruction_id_list": ["startend:end_checker"]}],
-            "'startend:end_checker': needs 'end_phrase', a str, not null",
+            "'startend:end_checker': needs 'end_phrase', a text, not null",
         ),
         (
             "ifeval",
@@ -356,6 +358,8 @@ def test_a_file_of_another_form_is_refused_by_line(task: str, rows: list[Any], m
     ("task", "count", "file", "message"),
     [
         ("gsm8k", None, False, "gsm8k takes 5 shots from --shots-file FILE"),
+        ("gsm8k", 0, True, "gsm8k is without shots: give --shots N beside --shots-file"),
+        ("gsm8k_cot_zeroshot", None, True, "gsm8k_cot_zeroshot is without shots: give --shots N beside --shots-file"),
         ("gsm8k", 2, True, "data.jsonl has 1 shots, fewer than the 2 wanted: give --shots 1"),
         ("gsm8k_cot", 9, False, "the built-in list has 8 shots, fewer than the 9 wanted: give --shots 8"),
         ("ifeval", 1, False, "ifeval has no shots: leave out --shots"),
