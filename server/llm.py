@@ -231,9 +231,10 @@ class LLM:
     ) -> RequestOutput:
         """The answer to one prompt or conversation, for a caller with an event loop: as many as are awaited at once are
         computed together. To cancel it ends the request. Raises what `generate` does."""
-        planned = self._either(prompt, SamplingParams() if sampling_params is None else sampling_params)
-        answers = [self._offline.answer_one(*request) for request in planned.requests]
-        return planned.output(await asyncio.gather(*answers))
+        params = SamplingParams() if sampling_params is None else sampling_params
+        # In a thread: to compile a grammar may take seconds, in which the loop has other things to do.
+        planned = await asyncio.to_thread(self._either, prompt, params)
+        return planned.output(await self._offline.gather(planned.requests))
 
     def _either(self, prompt: TextOrIds | Sequence[ChatMessage], params: SamplingParams) -> Planned:
         given = _listed(prompt)

@@ -184,6 +184,15 @@ def test_a_program_with_an_event_loop_awaits_answers_and_ends_them_by_cancelling
     assert asyncio.run(program()) == [answer.text for found in wanted for answer in found.outputs]
 
 
+def test_more_answers_than_may_wait_are_awaited_at_once() -> None:
+    async def program(llm: LLM) -> list[str]:
+        found = await asyncio.gather(*(llm.answer("Ana", SamplingParams(max_tokens=4, n=2)) for _ in range(6)))
+        return [answer.text for each in found for answer in each.outputs]
+
+    with LLM("tiny-chat", max_num_seqs=2, max_queue=3, max_model_len=64) as llm:
+        assert len({*asyncio.run(program(llm))}) == 1
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
