@@ -113,6 +113,10 @@ def test_formulas_of_the_same_value_are_equal_and_none_takes_for_ever() -> None:
         assert not equivalence.same("9^{9^{9^{9^{9}}}}", "1")
         if ALL:  # sympy is imported again
             assert equivalence.same("(x+1)^2", "x^2+2x+1")
+            assert equivalence._process is not None
+            equivalence._process.kill()
+            equivalence._process.wait()
+            assert equivalence.same("x+1", "1+x")
 
 
 @pytest.mark.parametrize(
