@@ -29,12 +29,7 @@ from .kv_cache import KvPages
 from .numerics import Numerics
 
 EXACT = ("router", "router_bias", "expert_scale")  # weights in float32
-INT4_GROUPS = (
-    128,
-    64,
-    32,
-    16,
-)  # columns that share a scale in int4, the most that divide a matrix that is quantized here
+INT4_GROUPS = 128, 64, 32  # columns that share a scale in int4: the most that divide a matrix that is quantized here
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +101,9 @@ def allocate(
     """Memory for the weights, or for a rank's part of them, not yet filled, and where in it each tensor of the
     checkpoint goes. `config` is that of the whole network.
 
-    With `fp8` or `int4` the matrices of the blocks are so, as the checkpoint has them if it is quantized so: with its
-    numbers and scales, and without those that it leaves out. Embedding and head are not, since confidence is read off
-    the head. Routers are float32: a rounding would choose other experts.
+    With `fp8` or `int4` the matrices of the blocks have that form. Those that a checkpoint stores in the same form keep
+    its numbers and scales; those that a quantized checkpoint leaves plain stay plain. Embedding and head are never
+    quantized, since confidence is read off the head. Routers are float32: a rounding would choose other experts.
     """
     parts = dict[str, TensorPlace]()
 

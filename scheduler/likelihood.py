@@ -117,8 +117,6 @@ class Likelihood:
         stack = [(all_chains, 0)] if len(all_chains) else []  # chains that begin alike, and how many tokens they share
         while stack:
             chains, size = stack.pop()
-            if len(chains) > 1:
-                chains = chains[self._lengths[chains] > size]
             first = self._starts[chains[0]]
             shown = self._tokens[first : first + size]
             entries = self._starts[chains] + size

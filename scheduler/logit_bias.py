@@ -68,7 +68,7 @@ class Biasing:
         repetition = preferences.repetition
         given = np.concatenate((prompt, canvas[~self._own], suffix)) if repetition != 1 else prompt[:0]
         self._tables: list[_Table] = []
-        if preferences.presence or preferences.frequency or repetition != 1:
+        if preferences.penalty:
             self._tables = [_Table.of(bias, np.unique(given), repetition) for bias in constant]
 
     def at(self, canvas: Ints, end: int) -> tuple[Bias, ...]:

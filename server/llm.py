@@ -25,7 +25,7 @@ from .errors import ContextLengthExceeded, InvalidValue, from_validation, shown
 from .schema.chat_request import ChatCompletionRequest
 from .schema.completion_request import CompletionRequest
 from .schema.requests import DecoderParams, GenerationRequest
-from .settings import Settings, SettingsError
+from .settings import OF_LLM, Settings, SettingsError
 from .text.lanes import LaneEvent
 from .text.logprobs import TokenLogprob
 from .text.tokenizer import TextTooLong
@@ -73,6 +73,10 @@ class SamplingParams:
 
     def body(self) -> dict[str, Any]:
         """The parameters that both endpoints have. Raises `InvalidValue`."""
+        if not isinstance(self.lanes, bool):
+            raise InvalidValue("lanes", f"lanes: must be True or False, not {shown(self.lanes)}")
+        if self.max_tokens == 0:  # which is for the likelihood of a prompt over HTTP
+            raise InvalidValue("max_tokens", "max_tokens: must be greater than or equal to 1, not 0")
         own = {"params", "lanes", "logprobs", "logit_bias"}
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in own}
         for name in ("stop", "stop_token_ids", "bad_words", "allowed_token_ids"):
@@ -137,11 +141,18 @@ class Planned:
         outputs, scores = [], None
         for index, (options, answer) in enumerate(zip(self.choices, answers, strict=False)):
             extras = self.scored.extras(answer.candidate_logprobs, found)
-            usage = answer.usage if index else answer.usage.with_costs([one.usage for _, one in found])
-            own = None if options.ranks is None else answer.scores
-            probabilities = dict(extras.probabilities) or None
-            fields = answer.text, answer.token_ids, Finish(answer.finish).value, usage, own, answer.lanes, probabilities
-            outputs.append(CompletionOutput(index, *fields))
+            outputs.append(
+                CompletionOutput(
+                    index=index,
+                    text=answer.text,
+                    token_ids=answer.token_ids,
+                    finish_reason=Finish(answer.finish).value,
+                    usage=answer.usage if index else answer.usage.with_costs([one.usage for _, one in found]),
+                    logprobs=None if options.ranks is None else answer.scores,
+                    lanes=answer.lanes,
+                    choice_probabilities=dict(extras.probabilities) or None,
+                )
+            )
             scores = None if extras.prompt_scores is None else (None, *extras.prompt_scores)
         return RequestOutput(self.prompt, tuple(self.ids), tuple(outputs), scores)
 
@@ -150,12 +161,15 @@ class LLM:
     """A model that answers in this process. Close it, or use it as a context manager: it holds the model's memory."""
 
     def __init__(self, model: str | PathLike[str] | None = None, **settings: Any) -> None:
-        """`model` and its default as in `asynclane serve`; `settings` are its flags, with underscores. Raises
-        `SettingsError`, `ModelError` (both are `ValueError`) and `OSError` with one line that says what is wrong."""
-        known = [each.name for each in fields(Settings)]
+        """`model` and its default as in `asynclane serve`; `settings` are its flags, with underscores, except those of
+        HTTP. Raises `SettingsError`, `ModelError` (both are `ValueError`) and `OSError` with one line that says what is
+        wrong."""
+        of_servers = {each.name for each in fields(Settings)} - {*OF_LLM}
         for name in settings:
-            if name not in known:
-                nearest = get_close_matches(name, known, 1, cutoff=0)[0]
+            if name in of_servers:
+                raise SettingsError(f"{name!r} is for a server, and an LLM is none: leave it out")
+            if name not in OF_LLM:
+                nearest = get_close_matches(name, OF_LLM, 1, cutoff=0)[0]
                 reason = f"{name!r} is no setting: did you mean {nearest!r}? 'asynclane serve --help' lists all"
                 raise SettingsError(reason)
         path = fspath(model) if isinstance(model, PathLike) else model
@@ -217,9 +231,10 @@ class LLM:
     ) -> RequestOutput:
         """The answer to one prompt or conversation, for a caller with an event loop: as many as are awaited at once are
         computed together. To cancel it ends the request. Raises what `generate` does."""
-        planned = self._either(prompt, SamplingParams() if sampling_params is None else sampling_params)
-        answers = [self._offline.answer_one(*request) for request in planned.requests]
-        return planned.output(await asyncio.gather(*answers))
+        params = SamplingParams() if sampling_params is None else sampling_params
+        # In a thread: to compile a grammar may take seconds, in which the loop has other things to do.
+        planned = await asyncio.to_thread(self._either, prompt, params)
+        return planned.output(await self._offline.gather(planned.requests))
 
     def _either(self, prompt: TextOrIds | Sequence[ChatMessage], params: SamplingParams) -> Planned:
         given = _listed(prompt)
@@ -229,11 +244,12 @@ class LLM:
     def _text(self, prompt: Any, params: SamplingParams) -> Planned:
         given = prompt
         if isinstance(prompt, Mapping):
-            given = prompt.get("prompt_token_ids", prompt.get("prompt"))
+            given = next(iter(prompt.values())) if prompt.keys() in ({"prompt"}, {"prompt_token_ids"}) else None
         given = _listed(given)
-        if not isinstance(given, str | list):
-            reason = f"prompt: must be a text, token ids, or an object with one of them, not {shown(prompt)}"
-            raise InvalidValue("prompt", reason)
+        ids = isinstance(given, list) and not any(isinstance(part, str | list) for part in given)
+        if not isinstance(given, str) and not ids:
+            reason = 'must be a text, token ids, or an object with "prompt" or "prompt_token_ids" alone'
+            raise InvalidValue("prompt", f"prompt: {reason}, not {shown(prompt)}")
         ranks = {} if params.logprobs is None else {"logprobs": params.logprobs}
         body = self._validated(CompletionRequest, {"prompt": given, **ranks}, params)
         (read,) = body.prompt
@@ -261,7 +277,10 @@ class LLM:
         try:
             return kind.model_validate({"model": "", **prompt, **params.body()})
         except ValidationError as error:
-            raise from_validation(error.errors(include_url=False)[0]) from None
+            found = from_validation(error.errors(include_url=False)[0])
+            if found.param == "top_logprobs":  # of a chat
+                raise InvalidValue("logprobs", str(found).removeprefix("top_")) from None
+            raise found from None
 
     def _planned(
         self, params: SamplingParams, body: GenerationRequest, param: str, encode: Any, prompt: str | None

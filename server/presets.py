@@ -46,7 +46,6 @@ class Preset:
 
 
 _ONE_BLOCK: Mapping[str, object] = {"cache": "none", "block_length": 32, "threshold": 0.5}
-_DREAM_PARAMS: Mapping[str, object] = {"alg": "entropy", "alg_temp": 0.0}
 
 # The first one whose pattern fits is that of a checkpoint.
 PRESETS: Mapping[str, Preset] = {
@@ -86,15 +85,15 @@ PRESETS: Mapping[str, Preset] = {
     "diffucoder": Preset(
         _DREAM,
         ("diffucoder*",),
-        DecoderLine("dream", _DREAM_PARAMS),
-        "apple/ml-diffucoder, README: a step for each token, or for every second one; the base model at 0.2",
+        DecoderLine("dream"),
+        "apple/ml-diffucoder, README: by entropy, a step for each token or every second one; the base model at 0.2",
         {"temperature": 0.3, "top_p": 0.95},
     ),
     "dream-coder": Preset(
         _DREAM,
         ("dream-coder*",),
-        DecoderLine("dream", _DREAM_PARAMS),
-        "DreamLM/Dream-Coder, README: 768 steps",
+        DecoderLine("dream"),
+        "DreamLM/Dream-Coder, README: by entropy, 768 steps",
         {"temperature": 0.1, "top_p": 0.95, "max_tokens": 768},
     ),
     "stable-diffcoder": Preset(

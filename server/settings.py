@@ -77,6 +77,8 @@ OF_ONE_ANSWER = (
 )
 # Those of `eval`, whose own flags say which decoders answer and how many requests run at once.
 OF_EVALUATION = tuple(name for name in OF_ONE_ANSWER if name not in ("decoder", "max_num_seqs"))
+# Those of `LLM`, which speaks no HTTP.
+OF_LLM = (*OF_ONE_ANSWER, "max_queue", "default_max_tokens", "grammar_timeout_s", "grammar_memory_mb")
 SWITCH = {"on": True, "off": False, "true": True, "false": False, "1": True, "0": False}
 
 
@@ -119,8 +121,8 @@ class Settings:
     lora: str | None = _word(None, "directory of a LoRA adapter in peft's form, which is added to the weights at start")
     served_model_name: str | None = _word(
         None,
-        "what clients call the model, with commas between several names, of which answers to requests without one have"
-        " the first; default: a repository's OWNER/NAME, or a directory's last part",
+        "names of the model for clients, with commas between them; a request without a name is answered with the first;"
+        " default: a repository's OWNER/NAME, or a directory's last part",
     )
     host: str = _word("127.0.0.1", "address to listen on")
     port: int = _number(8000, "port to listen on; 0 takes a free one", 0, 65535)
@@ -142,8 +144,8 @@ class Settings:
     )
     trusted_proxies: str | None = _word(
         None,
-        "addresses and networks of proxies, with commas between them, or *: only from these X-Forwarded-For is the"
-        " client's address; default: FORWARDED_ALLOW_IPS, or 127.0.0.1",
+        "addresses and networks of proxies, with commas between them, or * alone: only from these X-Forwarded-For is"
+        " the client's address; default: FORWARDED_ALLOW_IPS, or 127.0.0.1",
     )
     dtype: str = _word("auto", "of weights and caches", "auto", "float32", "bfloat16", "float16")
     device: str = _word("auto", "where the model runs", "auto", "cpu", "cuda")
@@ -368,14 +370,13 @@ def split_origins(text: str) -> list[str]:
 
 
 def check_proxies(text: str) -> None:
-    """Raises `SettingsError` for `--trusted-proxies` that are neither addresses nor networks."""
-    for proxy in map(str.strip, text.split(",")):
+    """Raises `SettingsError` for `--trusted-proxies` that are neither `*` nor all addresses and networks."""
+    for proxy in map(str.strip, text.split(",") if text != "*" else ()):
         try:
-            if proxy != "*":
-                ip_network(proxy)
+            ip_network(proxy)
         except ValueError:
             raise SettingsError(
-                f"--trusted-proxies: {proxy!r} is no address and no network: give 10.0.0.7, 10.0.0.0/8 or *"
+                f"--trusted-proxies: {proxy!r} is no address and no network: give 10.0.0.7, 10.0.0.0/8, or * alone"
             ) from None
 
 

@@ -33,7 +33,7 @@ from .noise import Rows, canvas, copies
 from .shapes import SHAPES
 
 FP8_MAX = 448
-BLOCK = 128
+BLOCK, GROUP = 128, 128  # rows and columns that share a scale in FP8, columns in int4
 IN_ORDER = range(8)
 AWQ_PLACES = (0, 2, 4, 6, 1, 3, 5, 7)  # the output that each nibble of a word has
 LEAST, LEAST_HALF = 1e-12, 1e-7  # scales
@@ -281,7 +281,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("directory", type=Path, help="must not exist")
     parser.add_argument("--format", required=True, choices=FORMATS)
     parser.add_argument(
-        "--group-size", type=int, default=128, help="columns that share a scale in int4 (default: %(default)s)"
+        "--group-size", type=int, default=None, help=f"columns that share a scale in int4 (default: {GROUP})"
     )
     parser.add_argument(
         "--calibrate", action="store_true", help="round int4 by the inputs of an embedded model, not to nearest"
@@ -289,8 +289,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.calibrate and (options.format in FP8 or options.model not in SHAPES):
         parser.error(f"--calibrate is for {', '.join(INT4)} and one of {', '.join(SHAPES)}")
-    if options.group_size < 1:
-        parser.error(f"--group-size must be positive, not {options.group_size}")
+    if options.group_size is not None and options.format in FP8:
+        parser.error(f"--group-size is for {', '.join(INT4)}")
+    group = GROUP if options.group_size is None else options.group_size
+    if group < 1:
+        parser.error(f"--group-size must be positive, not {group}")
     if options.directory.exists():
         parser.error(f"{options.directory} exists already")
     try:
@@ -298,7 +301,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if read_config(source).quantization is not None:
             raise ModelError(f"{source} is quantized already")
         inputs = inputs_of(options.model, source) if options.calibrate else None
-        quantize(source, options.directory, options.format, options.group_size, inputs)
+        quantize(source, options.directory, options.format, group, inputs)
     except (ValueError, OSError, SafetensorError) as error:
         parser.error(str(error))
     return 0

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from ...clients import Answer, AsyncClient, ClientError, StatusError
-from ...server.cli.params import parse_params
-from ...server.settings import Settings
-from .decoders import Choice, parse_decoder
+from ...server.settings import OF_LLM, Settings
+from .decoders import Choice, parse_decoder, split_decoder
 from .tasks import Prompt
 
 if TYPE_CHECKING:
@@ -18,6 +17,11 @@ if TYPE_CHECKING:
     from ...server.llm import LLM
 
 NOT_FOUND = 404
+# The settings of a model that is loaded here on which its answers depend.
+OF_ANSWERS = (
+    *("lora", "dtype", "device", "tensor_parallel_size", "load_format", "quantization", "deterministic"),
+    *("block_size", "kv_cache_dtype"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +49,20 @@ class Options:
 
 
 class Backend(Protocol):
-    """A context manager, which loads what is loaded here; within it, `connected` is another, for the event loop.
+    """A context manager that loads the model, if it runs in this process; inside it, `connected` is one for the loop.
 
-    `has_template` None: a server does not say. `facts` are what answers depend on, known once it is connected.
+    `default` is the decoder that is measured if none is given. `has_template` None: a server does not say. `facts` are
+    what answers depend on, known once it is connected.
     """
 
     @property
     def name(self) -> str: ...
     @property
+    def default(self) -> str: ...
+    @property
     def has_template(self) -> bool | None: ...
     @property
-    def facts(self) -> Mapping[str, str | int | None]: ...
+    def facts(self) -> Mapping[str, object]: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *error: object) -> None: ...
     def choice(self, text: str, max_tokens: int) -> Choice:
@@ -70,7 +77,8 @@ class Backend(Protocol):
 class InProcess:
     """A model that is loaded here. Its engine computes together what is awaited at once."""
 
-    def __init__(self, settings: Settings, checkpoint: Checkpoint) -> None:
+    def __init__(self, settings: Settings, checkpoint: Checkpoint, default: str) -> None:
+        self.default = default
         self._settings = settings
         self._checkpoint = checkpoint
         self._stack = ExitStack()
@@ -85,16 +93,13 @@ class InProcess:
         return self._checkpoint.text.has_template
 
     @property
-    def facts(self) -> Mapping[str, str | int | None]:
-        settings = self._settings
-        named = {"model": self.name, "dtype": settings.dtype, "quantization": settings.quantization}
-        cache = None if settings.kv_cache_dtype == "auto" else settings.kv_cache_dtype
-        return {**named, "block_size": settings.block_size, "kv_cache_dtype": cache}
+    def facts(self) -> Mapping[str, object]:
+        return {name: getattr(self._settings, name) for name in ("model", *OF_ANSWERS)}
 
     def __enter__(self) -> Self:
         from ...server.llm import LLM  # here, because it brings torch, which a bad file does not need
 
-        self._llm = self._stack.enter_context(LLM(**asdict(self._settings)))
+        self._llm = self._stack.enter_context(LLM(**{name: getattr(self._settings, name) for name in OF_LLM}))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -123,6 +128,8 @@ class InProcess:
 class Server:
     """A server of OpenAI's API. The parameters of decoders are sent as they are: the server checks them."""
 
+    default = "asynclane"
+
     def __init__(self, url: str, api_key: str | None, model: str | None) -> None:
         self._client = AsyncClient(url, api_key=api_key)
         self._model = model
@@ -137,8 +144,8 @@ class Server:
         return None
 
     @property
-    def facts(self) -> Mapping[str, str | int | None]:
-        return {"model": self._model, **dict.fromkeys(("dtype", "quantization", "block_size"), "the server's")}
+    def facts(self) -> Mapping[str, object]:
+        return {"model": self._model, **dict.fromkeys(OF_ANSWERS, "the server's")}
 
     def __enter__(self) -> Self:
         return self
@@ -147,11 +154,7 @@ class Server:
         """All is closed once it is no longer connected."""
 
     def choice(self, text: str, max_tokens: int) -> Choice:
-        name, _, rest = text.partition(":")
-        try:
-            return Choice(text, name, parse_params(rest.split(",") if rest else []))
-        except ValueError as error:
-            raise ValueError(f"decoder {text!r}: {error}") from None
+        return split_decoder(text)
 
     @asynccontextmanager
     async def connected(self) -> AsyncGenerator[None]:

@@ -10,6 +10,7 @@ from ...scheduler.decoding.attention_pattern import PLAIN
 from ...scheduler.decoding.compatibility import VocabularyFacts, refuse
 from ...scheduler.decoding.resolve import resolve
 from ...server.cli.params import parse_params
+from ...server.presets import DecoderLine
 
 if TYPE_CHECKING:
     from ...server.engine.wiring import Checkpoint
@@ -24,15 +25,29 @@ class Choice:
     params: Mapping[str, str | float | bool]
 
 
-def parse_decoder(text: str, max_tokens: int, checkpoint: Checkpoint | None = None) -> Choice:
-    """Parse `name` or `name:param=value,param=value`, for this model, or one without blocks. Raises `ValueError` for a
-    decoder that the model does not accept."""
+def split_decoder(text: str) -> Choice:
+    """Parse `name` or `name:param=value,param=value`. Raises `ValueError`."""
     name, _, rest = text.partition(":")
     try:
-        params = parse_params(rest.split(",") if rest else [])
-        decoder = resolve(name, params, max_tokens, checkpoint.config.pattern if checkpoint else PLAIN)
+        return Choice(text, name, parse_params(rest.split(",") if rest else []))
+    except ValueError as error:
+        raise ValueError(f"decoder {text!r}: {error}") from None
+
+
+def joined(line: DecoderLine) -> str:
+    """The argument that `split_decoder` reads as this decoder."""
+    given = ",".join(f"{param}={str(value).lower()}" for param, value in line.params.items())
+    return f"{line.name}:{given}" if given else line.name
+
+
+def parse_decoder(text: str, max_tokens: int, checkpoint: Checkpoint | None = None) -> Choice:
+    """A decoder for this model, or for one without blocks. Raises `ValueError` for one that the model does not
+    accept."""
+    choice = split_decoder(text)
+    try:
+        decoder = resolve(choice.name, choice.params, max_tokens, checkpoint.config.pattern if checkpoint else PLAIN)
         if checkpoint:
             refuse(VocabularyFacts(decoder, checkpoint.text.vocabulary))
     except ValueError as error:
         raise ValueError(f"decoder {text!r}: {error}") from error
-    return Choice(text, name, params)
+    return choice

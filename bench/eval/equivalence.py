@@ -43,6 +43,8 @@ class Equivalence:
     def same(self, one: str, other: str) -> bool:
         """False, too, for what sympy cannot read, and for what takes longer than the limit."""
         with self._lock:
+            if self._process is not None and self._process.poll() is not None:  # ended by others, as for its memory
+                self._end()
             process = self._process or self._start()
             assert process.stdin is not None
             process.stdin.write(json.dumps([one, other]) + "\n")

@@ -1,4 +1,4 @@
-"""The flags of `asynclane eval`, apart from the code that heeds them: the command's help imports no benchmark."""
+"""The flags of `asynclane eval`, apart from the code that reads them: the command's help imports no benchmark."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 
 from ..load.output import number, positive
 
-at_least_none = number(int, lambda value: value >= 0, "a whole number from 0")
+MOST_AT_ONCE = 65536  # as --max-num-seqs of a server
+from_none = number(int, lambda value: value >= 0, "a whole number from 0")
+at_once = number(int, lambda value: 1 <= value <= MOST_AT_ONCE, f"a whole number from 1 to {MOST_AT_ONCE}")
 
 
 def add_eval_flags(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +23,7 @@ def add_eval_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("problems")
     group.add_argument("--data", type=Path, metavar="FILE", help="problems in the form of the public set, JSON lines")
     group.add_argument("--limit", type=positive, metavar="N", help="only the first N")
-    group.add_argument("--shots", type=at_least_none, metavar="N", help="examples before each; default: the task's")
+    group.add_argument("--shots", type=from_none, metavar="N", help="examples before each; default: the task's")
     group.add_argument("--shots-file", type=Path, metavar="FILE", help="a file to take them from, the first ones")
     template = group.add_mutually_exclusive_group()
     template.add_argument(
@@ -40,12 +42,11 @@ def add_eval_flags(parser: argparse.ArgumentParser) -> None:
         dest="decoders",
         action="append",
         metavar="NAME[:PARAM=VALUE,...]",
-        help="a decoder to measure; repeatable; default: asynclane, or that of --preset",
+        help="a decoder to measure; repeatable; default: asynclane, that of --preset, or the only one that a model"
+        " takes",
     )
     group.add_argument("--max-tokens", type=positive, metavar="N", help="length of the canvas; default: the task's")
-    group.add_argument(
-        "--batch", type=positive, default=16, metavar="N", help="requests at once (default: %(default)s)"
-    )
+    group.add_argument("--batch", type=at_once, default=16, metavar="N", help="requests at once (default: %(default)s)")
     group.add_argument("--url", help="a running server that answers; default: the model is loaded here")
     group.add_argument("--api-key", help="of that server; default: ASYNCLANE_API_KEY")
     group = parser.add_argument_group("results")

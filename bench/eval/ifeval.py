@@ -173,6 +173,7 @@ CHECKS: Mapping[str, tuple[Check, Mapping[str, type]]] = {
     "punctuation:no_comma": (no_comma, {}),
     "startend:quotation": (quoted, {}),
 }
+WORDS = {str: "a text", int: "a whole number", list: "a list of texts"}
 RELATIONS = ("relation", "let_relation")
 PATTERNS = ("keyword", "keywords", "forbidden_words", "section_spliter", "postscript_marker")
 
@@ -204,7 +205,7 @@ def _fault(name: str, arguments: Mapping[str, Any]) -> str | None:
         if isinstance(value, float) and value.is_integer() and kind is int:  # as pandas writes it
             continue
         if not isinstance(value, kind) or isinstance(value, bool) or value in ("", []):
-            return f"needs {argument!r}, a {kind.__name__}, not {json.dumps(value)[:40]}"
+            return f"needs {argument!r}, {WORDS[kind]}, not {json.dumps(value)[:40]}"
         if argument in RELATIONS and value not in (LESS, AT_LEAST):
             return f"{argument!r} must be {LESS!r} or {AT_LEAST!r}, not {value!r}"
         for pattern in (value if isinstance(value, list) else [value]) if argument in PATTERNS else ():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 Rule = Callable[[list[str], Any], bool]
@@ -96,14 +96,18 @@ class Kind:
     prompt: str
     grade: Callable[[Any, str], tuple[str | None, dict[str, bool]]]
     metrics: tuple[str, ...]
-    needs: tuple[str, ...] = ()
+    needs: Mapping[str, type] = field(default_factory=dict)  # none: a text
 
     @property
     def places(self) -> list[str]:
         return sorted(set(re.findall(r"{(\w+)}", self.prompt)))
 
 
-def _line(before: str, after: str, rule: Rule, *needs: str) -> Kind:
+LINE: Mapping[str, type] = {"input": list}
+LINE_AND_WORD: Mapping[str, type] = {**LINE, "word": str}
+
+
+def _line(before: str, after: str, rule: Rule, needs: Mapping[str, type] = {}) -> Kind:
     return Kind(f"{DESK}{before}\n{{context}}\n{after}\n", of_list(rule), ("lenient", "strict"), needs)
 
 
@@ -143,37 +147,36 @@ KINDS: Mapping[str, Kind] = {
         'A new person "{word}" is inserted into the line at a random position:',
         "Please put the new person in the random position and provide only the final list.",
         inserted,
-        "input",
-        "word",
+        LINE_AND_WORD,
     ),
     "remove_random": _line(
         "One person has left the waiting line:",
         "Please remove a random person and provide only the final list.",
         removed,
-        "input",
+        LINE,
     ),
     "replace_random": Kind(  # the only one whose prompt does not end with a line break
         f'{DESK}One person in the waiting line must be replaced with "{{word}}":\n{{context}}\n'
         'Please replace one random person with "{word}" and provide only the final list.',
         of_list(replaced),
         ("lenient", "strict"),
-        ("input", "word"),
+        LINE_AND_WORD,
     ),
     "shuffle": _line(
         "The waiting line should be randomly shuffled to ensure fair service distribution:",
         "Please randomly shuffle the list and provide only the final list.\n"
         "Ensure the sequence is different from the original.",
         shuffled,
-        "input",
+        LINE,
     ),
     "words_to_sentence": Kind(
-        "Construct a single, coherent sentence using the words {words}.", words_used, ("words_used",), ("words",)
+        "Construct a single, coherent sentence using the words {words}.", words_used, ("words_used",), {"words": list}
     ),
     "latin_square": Kind(
         "Generate a Latin square of size {size} with the symbols {symbols}. Only output the final result as CSV.",
         latin_square,
         ("valid",),
-        ("symbols",),
+        {"symbols": list},
     ),
     "sudoku": Kind(
         "Fill the positions where the values are 0 in a 4x4 grid with digits 1-4 so that each column, each row, and"
@@ -202,22 +205,29 @@ def filled(kind: Kind, given: Mapping[str, Any]) -> str:
 
 
 def fault(kind: Kind, given: Mapping[str, Any], answer: Any) -> str | None:
-    """The part that a problem lacks, or None."""
-    examples: Sequence[Any] = given.get("icl_examples", ())
-    for one, right in [(given, answer), *((each.get("input"), each.get("answer")) for each in examples)]:
-        if not isinstance(one, dict) or (missing := [place for place in kind.places if place not in one]):
-            return f"'input' must have {', '.join(map(repr, kind.places))}" + (
-                f": {missing[0]!r} is missing" if isinstance(one, dict) else ""
-            )
-        texts = isinstance(right, str) if not kind.needs else isinstance(right, dict) and {*kind.needs} <= right.keys()
-        if not texts:
-            needed = f"an object with {', '.join(map(repr, kind.needs))}" if kind.needs else "a text"
-            return f"'answer' must be {needed}"
-    return next(
-        (
-            "an example's 'answer' needs 'example'"
-            for each in examples
-            if isinstance(each["answer"], dict) and "example" not in each["answer"]
-        ),
-        None,
-    )
+    """The part that a problem lacks, or has in another form; None if it is complete."""
+    examples = given.get("icl_examples", [])
+    if not isinstance(examples, list) or not all(isinstance(each, dict) for each in examples):
+        return "'icl_examples' must be a list of objects"
+    needs = {**kind.needs, "example": str} if kind.needs else {}
+    found = [_fault(kind.places, kind.needs, given, answer)]
+    found += [_fault(kind.places, needs, each.get("input"), each.get("answer")) for each in examples]
+    return next(filter(None, found), None)
+
+
+def _fault(places: Sequence[str], needs: Mapping[str, type], given: Any, answer: Any) -> str | None:
+    """The same for one `input` and its answer."""
+    missing = [place for place in places if not isinstance(given, dict) or place not in given]
+    if missing:
+        return f"'input' must have {', '.join(map(repr, places))}: {missing[0]!r} is missing"
+    if not needs:
+        return None if isinstance(answer, str) else "'answer' must be a text"
+    known = answer if isinstance(answer, dict) else {}
+    if all(isinstance(known.get(name), kind) and _texts(known[name]) for name, kind in needs.items()):
+        return None
+    wanted = ", ".join(f"{name!r} ({'a text' if kind is str else 'a list of texts'})" for name, kind in needs.items())
+    return f"'answer' must be an object with {wanted}"
+
+
+def _texts(value: str | list[Any]) -> bool:
+    return all(isinstance(each, str) for each in value)

@@ -39,9 +39,8 @@ class Results:
     def __enter__(self) -> Self:
         kept = self._read() if self._path.exists() else b""
         try:
-            with self._path.open("ab") as file:
-                file.truncate(len(kept))  # a line that an interrupted run began
             self._file = self._path.open("a", encoding="utf-8")
+            self._file.truncate(len(kept))  # before a line that an interrupted run began
         except OSError as error:
             raise OSError(f"cannot write {self._path}: {error.strerror or error}") from None
         if not kept:
@@ -80,7 +79,7 @@ class Results:
                     if not all(isinstance(line[name], kinds) for name, kinds in FIELDS.items()):
                         raise TypeError
                     self.answers[line["decoder"], line["answer"]] = line
-            except (LookupError, TypeError, UnicodeDecodeError, json.JSONDecodeError):
+            except (LookupError, TypeError, AttributeError, RecursionError, UnicodeDecodeError, json.JSONDecodeError):
                 raise ValueError(
                     f"{self._path}, line {number} is no result of an evaluation: give another --out"
                 ) from None

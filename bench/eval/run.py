@@ -15,20 +15,19 @@ from typing import Any
 from tqdm import tqdm
 
 from ...clients import StatusError
-from ...server.engine.wiring import open_checkpoint
+from ...server.engine.wiring import check_preset, default_line, open_checkpoint
 from ...server.errors import ApiError
 from ...server.settings import Settings
 from ..load.output import missing_output
 from .backends import Backend, InProcess, Options, Server
 from .data import Fields, Line
-from .decoders import Choice
+from .decoders import Choice, joined
 from .equivalence import Equivalence, available
 from .programs import cut
 from .report import Tally, draw, tabulated, tally
 from .results import Record, Results
 from .tasks import TASKS, Prompt, SameFormula, Task, find, shots_of
 
-DEFAULT_DECODER = "asynclane"  # of a server
 COUNTS = (
     "tokens/forward: an answer's tokens up to its first end token; by scripts: as the papers' scripts count, those of"
     " its text up to the first stop string, read by the tokenizer again. Forwards count up to the end of the answer."
@@ -96,7 +95,8 @@ def evaluate(flags: argparse.Namespace, settings: Settings | None, api_key: str 
     chat = with_template(flags.chat, flags.task, task, backend)
     options = Options(chat, flags.max_tokens or task.max_tokens, task.stops_of(chat))
     plan = Plan(flags.task, task, lines, shots, flags.limit, options, flags.batch)
-    choices = [backend.choice(text, options.max_tokens) for text in _decoders(flags, settings)]
+    decoders = _decoders(flags.decoders, settings.preset if settings else None, backend.default)
+    choices = [backend.choice(text, options.max_tokens) for text in decoders]
     with backend:
         tallies, run = asyncio.run(_measure_all(plan, backend, choices, out))
     print(tabulated(tallies))
@@ -112,22 +112,21 @@ def _backend(flags: argparse.Namespace, settings: Settings | None, api_key: str 
     checkpoint = open_checkpoint(settings.model, settings.download, block_size=settings.block_size)
     if settings.prefix_sharing is None:  # prompts begin alike, and computed positions are to be those of each alone
         settings = replace(settings, prefix_sharing=False)
+    check_preset(settings.preset, checkpoint.config.architecture)
+    default = joined(default_line(settings, checkpoint.config.pattern))
     # A preset would change the parameters of each request that names its decoder: here it is only the default.
-    return InProcess(replace(settings, decoder=None, preset=None), checkpoint)
+    return InProcess(replace(settings, decoder=None, preset=None), checkpoint, default)
 
 
-def _decoders(flags: argparse.Namespace, settings: Settings | None) -> list[str]:
-    """Return the decoders to measure, those of `--decoder` or the default. Raises `ValueError`."""
-    preset = settings.preset if settings else None
-    if flags.decoders and preset:
+def _decoders(given: Sequence[str] | None, preset: str | None, default: str) -> Sequence[str]:
+    """The decoders to measure, those of `--decoder` or the default. Raises `ValueError`."""
+    if not given:
+        return [default]
+    if preset:
         raise ValueError(f"--preset {preset} is a decoder with its parameters: leave out --decoder")
-    if not flags.decoders:
-        name, params = settings.decoder_line if settings else (DEFAULT_DECODER, {})
-        given = ",".join(f"{key}={str(value).lower()}" for key, value in params.items())
-        return [f"{name}:{given}" if given else name]
-    if len({*flags.decoders}) < len(flags.decoders):
+    if len({*given}) < len(given):
         raise ValueError("--decoder is given twice with the same value")
-    return list(flags.decoders)
+    return given
 
 
 def with_template(wanted: bool | None, name: str, task: Task, backend: Backend) -> bool:

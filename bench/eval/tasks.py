@@ -9,7 +9,7 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -55,10 +55,6 @@ class Prompt:
         return "\n\n".join(text for _, text in self.turns) + self.prefill
 
 
-def _no_fault(lines: Sequence[Line]) -> None:
-    """Every line is right."""
-
-
 @dataclass(frozen=True, slots=True)
 class Task:
     """A task. `question` is the text of a problem, `answer` that of a shot, which `between` separates.
@@ -82,7 +78,7 @@ class Task:
     chat: bool = False
     prefill: Callable[[Fields], str] = lambda fields: ""
     turns: Callable[[Fields], list[tuple[str, str]]] | None = None
-    check: Callable[[Sequence[Line]], None] = field(default=_no_fault)
+    check: Callable[[Sequence[Line]], None] = lambda lines: None
 
     def prompt(self, fields: Fields, shots: Sequence[Fields]) -> Prompt:
         """All shots are in one turn of the user, as in the papers' scripts; those of ParallelBench are turns."""
@@ -121,6 +117,8 @@ def shots_of(name: str, task: Task, count: int | None, path: Path | None) -> lis
             raise ValueError(f"{name} has no shots: leave out {'--shots' if count else '--shots-file'}")
         return []
     count = task.shots if count is None else count
+    if path is not None and not count:
+        raise ValueError(f"{name} is without shots: give --shots N beside --shots-file, or leave both out")
     if path is not None:
         found = [line.fields for line in read_lines(path, task.form)]
         where = str(path)
@@ -204,6 +202,14 @@ def _instructed_grade(fields: Fields, text: str, same: SameFormula) -> Grade:
 def _instructed_question(fields: Fields) -> str:
     instruction = "Write a solution to the following problem and make sure that it passes the tests:"
     return f"{instruction}\n{FENCE}python\n{fields['prompt']}\n{FENCE}\n"
+
+
+def _check_mbpp(lines: Sequence[Line]) -> None:
+    for line in lines:
+        if not line.fields["test_list"]:
+            raise ValueError(f"{line.place}: 'test_list' is empty, and any answer would pass")
+        if not isinstance(setup := line.fields.get("test_setup_code"), str | None):
+            raise ValueError(f"{line.place}: 'test_setup_code' must be a text, not {json.dumps(setup)[:60]}")
 
 
 def _mbpp_question(fields: Fields) -> str:
@@ -317,6 +323,7 @@ _mbpp = Task(
     metrics=("raw", "processed"),
     shots=3,
     stops=("[DONE]",),
+    check=_check_mbpp,
 )
 
 TASKS: Mapping[str, Task] = {

@@ -122,7 +122,8 @@ def experts_mlp(
         return out
     choices = chosen.shape[1]
     pairs = tokens * choices
-    tile = _tile(pairs / experts, x.dtype, fixed, isinstance(gate_up, GroupedMatrix))
+    grouped = any(isinstance(weight, GroupedMatrix) for weight in (gate_up, down))
+    tile = _tile(pairs / experts, x.dtype, fixed, grouped)
     tiles = (pairs + min(experts, pairs) * (tile.m - 1)) // tile.m
     order, ends = _sorted(chosen, experts, tiles, tile.m)
     hidden = x.new_empty((pairs, inner))

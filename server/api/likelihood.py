@@ -86,8 +86,8 @@ class ScoredAnswers:
     def of(
         cls, body: GenerationRequest, prompts: Sequence[list[int]], owners: Sequence[int], chains: GivenTokens | None
     ) -> ScoredAnswers:
-        """The scores that a request wants. `chains` are those of its candidates; None: it has none, or the first
-        forwards of its answers score them, which are one token each."""
+        """The scores that a request wants. `chains` are the tokens of its candidates; None: it has no candidates, or
+        each is one token, and the first forward of an answer scores them."""
         ranks, scorings = body.prompt_logprobs, list[Scoring]()
         for number, ids in enumerate(prompts):
             if chains is not None:
@@ -132,8 +132,8 @@ class ScoredAnswers:
         return replace(delta, usage=usage, extras=extras._replace(gaps=delta.extras.gaps))
 
     def extras(self, logprobs: Sequence[float], found: Sequence[tuple[Scoring, Found]]) -> Extras:
-        """The additions of scores that were `found` to an answer, whose first forward has found the `logprobs` of its
-        candidates if they are one token each."""
+        """The additions to an answer from scores that were `found`. `logprobs` are those of candidates of one token
+        each, which the answer's first forward has scored."""
         prompt_scores = None
         for scoring, scored in found:
             if scoring.given.sums:

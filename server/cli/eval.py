@@ -28,5 +28,5 @@ def eval_main(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
                 raise ValueError(f"{flag} is for a model that is loaded here: give it to the server at --url instead")
     try:
         return evaluate(arguments, settings, arguments.api_key or api_key_from(environ))
-    except (ApiError, ClientError, TypeError, httpx.InvalidURL) as error:  # as the answer to a prompt that is too long
+    except (ApiError, ClientError, httpx.InvalidURL) as error:
         raise ValueError(str(error)) from None

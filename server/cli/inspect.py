@@ -169,7 +169,7 @@ def _attention(report: Report) -> str:
 
 
 def _attention_in_full(report: Report) -> str:
-    block = f", blocks by {report['block_source']}" if report["block"] else ""
+    block = f", blocks by {report['block_source']}" if report["block_source"] else ""
     return _attention(report) + block + ("; predicts the next token" if report["shift"] else "")
 
 

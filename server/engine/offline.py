@@ -76,6 +76,8 @@ class Offline:
         self.default_max_tokens = settings.default_max_tokens
         self._client = EngineClient(self.parts.text, self.parts.metrics)
         self._client.join(self.parts.engine)
+        # Of all calls, as many as may run at once: more would only fill the queue, which refuses when it is full.
+        self._places = asyncio.Semaphore(self.parts.limits.slots)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="engine", daemon=True)
 
@@ -116,9 +118,9 @@ class Offline:
         the engine's thread. The first `ApiError` ends all of them."""
         return self._run(self._gather(requests, done))
 
-    async def answer_one(self, prompt: list[int], options: AnswerOptions) -> OfflineAnswer:
-        """The answer to a row of token ids, for a caller with an event loop. To cancel it ends the request."""
-        return await asyncio.wrap_future(self._start(self._one(prompt, options)))
+    async def gather(self, requests: Sequence[tuple[list[int], AnswerOptions]]) -> list[OfflineAnswer]:
+        """`answer_each` for a caller with an event loop. To cancel it ends all of them."""
+        return await asyncio.wrap_future(self._start(self._gather(requests, lambda: None)))
 
     def watch(self, prompt: list[int], options: AnswerOptions, seen: Callable[[Delta], object]) -> OfflineAnswer:
         """The answer to a row of token ids; `seen` is called with each delta as it comes."""
@@ -166,24 +168,16 @@ class Offline:
     async def _close(self, answer: Answer) -> None:
         await answer.__aexit__(None, None, None)
 
-    async def _one(self, prompt: list[int], options: AnswerOptions) -> OfflineAnswer:
-        collected = Collected()
-        async with self._client.submit(prompt, options) as answer:
-            async for delta in answer:
-                collected.add(delta)
-        return collected.answer()
-
     async def _gather(
         self, requests: Sequence[tuple[list[int], AnswerOptions]], done: Callable[[], object]
     ) -> list[OfflineAnswer]:
-        # As many as may run at once: more would only fill the queue, which refuses when it is full.
-        places = asyncio.Semaphore(self.parts.limits.slots)
-
         async def one(prompt: list[int], options: AnswerOptions) -> OfflineAnswer:
-            async with places:
-                answer = await self._one(prompt, options)
+            collected = Collected()
+            async with self._places, self._client.submit(prompt, options) as answer:
+                async for delta in answer:
+                    collected.add(delta)
             done()
-            return answer
+            return collected.answer()
 
         try:
             async with asyncio.TaskGroup() as group:

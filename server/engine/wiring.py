@@ -139,7 +139,7 @@ def build_parts(settings: Settings) -> EngineParts:
     if config.caveat:
         logging.getLogger(__name__).warning(config.caveat)
     check_preset(settings.preset, config.architecture)
-    if config.block_size:
+    if config.block_source:  # not for a causal network, whose blocks are one position
         logging.getLogger(__name__).info("blocks of %d positions, by %s", config.block_size, config.block_source)
     if settings.lora is not None:
         if dummy:

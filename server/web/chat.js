@@ -94,7 +94,7 @@ async function ask(question, results = null) {
     model: model.id,
     messages: [...(system ? [{ role: "system", content: system }] : []), ...before, ...asked(mine)],
     stream: true,
-    stream_options: { include_usage: true, include_lanes: true },
+    stream_options: { include_usage: true },
     decoder: byId("decoder").value,
     ...settings.given(),
     ...tools,
@@ -113,20 +113,24 @@ async function ask(question, results = null) {
     takeBack(mine);
   } else {
     mine.end(stopped ? "Stopped." : failure?.message);
-    mine.share.hidden = mine.calls.length > 0; // a replay has no calls
+    mine.share.hidden = mine.calls.length > 0 || !mine.canvas.steps.length; // a replay has steps, and no calls
     save();
   }
   if (failure && !stopped) explain(failure);
 }
 
-// The chunks of an answer, with the confidence of each token where the decoder knows it.
+// The chunks of an answer, with its lanes, and with the confidence of each token, where model and decoder have them.
 async function* answered(body, signal) {
-  try {
-    yield* chunks({ ...body, logprobs: true }, key(), signal);
-  } catch (error) {
-    if (!/excludes logprobs/.test(error.message)) throw error;
-    yield* chunks(body, key(), signal);
+  const lanes = { ...body, stream_options: { ...body.stream_options, include_lanes: true } };
+  for (const wanted of [{ ...lanes, logprobs: true }, lanes]) {
+    try {
+      yield* chunks(wanted, key(), signal);
+      return;
+    } catch (error) {
+      if (!/excludes logprobs|^(logprobs|include_lanes) is not for this model/.test(error.message)) throw error;
+    }
   }
+  yield* chunks(body, key(), signal);
 }
 
 const asked = ({ question, results }) => results ?? [{ role: "user", content: question }];

@@ -9,7 +9,6 @@ export const ABOUT = {
   steps: "Forwards among which the tokens are spread; without it, the threshold decides, or one token a forward.",
   threshold: "A token commits from this confidence on: lower is faster, higher more careful.",
   factor: "The n best tokens commit while the n-th has confidence 1 - factor / (n + 1).",
-  entropy_bound: "Positions of low entropy commit while their entropies add up to no more than this, in nats.",
   rule: "Another way to decide which tokens commit, from a paper.",
   block_length: "Positions of a block, or of a lane that generates.",
   cache: "Which keys and values are kept from one forward to the next.",
@@ -17,7 +16,6 @@ export const ABOUT = {
   lookahead: "Positions after the last lane that are computed, too.",
   // Canvases of random tokens.
   max_denoising_steps: "A canvas takes at most so many forwards.",
-  entropy_bound: "Tokens stay for a forward while the entropies of those before them add up to no more.",
   t_min: "The temperature towards which that of a canvas falls.",
   t_max: "The temperature of a canvas's first forward.",
   stability_threshold: "A canvas may end once its likeliest tokens have been the same for so many forwards.",
@@ -55,6 +53,7 @@ export const ABOUT = {
   fine_length: "Positions of a fine block, after the thinking has ended.",
   turn: "The mark that ends the thinking.",
   // Commit rules.
+  entropy_bound: "Positions of low entropy are taken while the entropies of those before add up to this, in nats.",
   bound_on: "Whether the entropy of the last position that commits counts, too.",
   alg: "The measure by which positions are ranked.",
   alg_temp: "Positions are drawn by the measure at this temperature; 0 takes the best.",

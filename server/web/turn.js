@@ -76,7 +76,10 @@ export class Turn {
     for (const { logprob } of choice?.logprobs?.content ?? []) this.confidences.push(Math.exp(logprob));
     if (choice?.finish_reason === "length") this.note.textContent = "Cut off at the most tokens allowed.";
     if (chunk.usage) this.meter.usage = chunk.usage;
-    if (!chunk.lanes) return;
+    if (!chunk.lanes) {
+      if (text && !this.canvas.steps.length) this.answer.replaceChildren(...this.render(this.text)); // no lanes come
+      return;
+    }
     this.canvas.add(chunk.lanes);
     this.meter.tokens += chunk.lanes.commits.filter((commit) => commit.text).length;
     if (this.slow) this.timer ?? this.next();

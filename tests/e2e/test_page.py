@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from ..support.processes import ASYNCLANE, environment
 from ..support.servers import Server
@@ -93,6 +93,29 @@ def test_text_is_shown_as_soon_as_it_comes(visit: Open) -> None:
         assert shown, f"never shown: {text!r}"
         delays.append(shown[0] - at)
     assert max(delays) < DELAY_MS, delays
+
+
+def test_a_model_without_lanes_and_probabilities_is_answered(visit: Open) -> None:
+    """Both are refused as DiffusionGemma's are."""
+
+    def refuse(route: Route) -> None:
+        body = route.request.post_data_json
+        wanted = {"logprobs": body.get("logprobs"), "include_lanes": body["stream_options"].get("include_lanes")}
+        name = next((name for name, given in wanted.items() if given), None)
+        if name is None:
+            route.continue_()
+        else:
+            error = {"message": f"{name} is not for this model: its canvases are denoised"}
+            route.fulfill(status=400, json={"error": error})
+
+    page = visit(refusals=2)
+    page.route("**/v1/chat/completions", refuse)
+    ask(page, PARIS)
+    expect(page.locator("#turns .answer")).to_have_text("The capital of France is Paris.")
+    expect(page.locator("#turns .speed")).to_contain_text("forward")
+    expect(page.locator("#turns .replay")).to_be_hidden()
+    expect(button(page, "Regenerate")).to_be_visible()
+    expect(button(page, "Share replay")).to_be_hidden()
 
 
 def test_an_answer_is_seen_to_grow_and_fork_and_is_the_api_s(visit: Open, server: Server) -> None:

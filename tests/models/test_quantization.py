@@ -23,7 +23,7 @@ from asynclane.models.checkpoint.split import WHOLE, Rank
 from asynclane.models.checkpoint.weight_report import weight_report
 from asynclane.models.checkpoint.weights import SINGLE, as_stored, check_weights, fill_randomly, load_weights
 from asynclane.models.exec.memory import Memory, weights_bytes
-from asynclane.models.network import allocate
+from asynclane.models.network import INT4_GROUPS, allocate
 from asynclane.models.numerics import Numerics
 
 from ..support import quantized
@@ -397,6 +397,11 @@ def test_int4_that_cannot_be_kept_is_refused_where_it_is_requested(tmp_path: Pat
     with pytest.raises(ModelError, match=r"int4 cannot keep gptq: int4, .* activations; give --quantization none"):
         runner_of(tmp_path, quantization="int4")
     assert weight_report(tmp_path, read_config(tmp_path)).weights_bytes["int4"] is None
+
+
+@pytest.mark.parametrize("group", INT4_GROUPS)
+def test_weights_can_be_rounded_in_each_group(group: int) -> None:
+    assert GroupedMatrix.empty(16, group, group, int4=True, device=CPU).shape == (16, group)
 
 
 @pytest.mark.parametrize("name", ["awq", "fp8 blocks", "ct channel"])

@@ -136,6 +136,14 @@ def test_a_stream_refuses_what_only_a_whole_answer_has(llm: LLM, given: dict[str
         next(llm.stream("Hello", SamplingParams(**given)))
 
 
+@pytest.mark.parametrize(
+    "prompt", [["a", "b"], ["a"], {"promt": "a"}, {"prompt": "a", "multi_modal_data": {}}, {}, b"a", None]
+)
+def test_a_prompt_is_one_text_or_its_ids_and_nothing_else(llm: LLM, prompt: Any) -> None:
+    with pytest.raises(InvalidValue, match=r"^prompt: must be a text, token ids, or an object with"):
+        asyncio.run(llm.answer(prompt))
+
+
 def test_an_answer_has_the_required_format(llm: LLM) -> None:
     wanted = SamplingParams(max_tokens=16, structured_outputs={"choice": ["red", "blue"]}, decoder="fast-dllm")
     assert llm.chat(QUESTION, wanted, use_tqdm=False)[0].outputs[0].text in ("red", "blue")
@@ -176,6 +184,15 @@ def test_a_program_with_an_event_loop_awaits_answers_and_ends_them_by_cancelling
     assert asyncio.run(program()) == [answer.text for found in wanted for answer in found.outputs]
 
 
+def test_more_answers_than_may_wait_are_awaited_at_once() -> None:
+    async def program(llm: LLM) -> list[str]:
+        found = await asyncio.gather(*(llm.answer("Ana", SamplingParams(max_tokens=4, n=2)) for _ in range(6)))
+        return [answer.text for each in found for answer in each.outputs]
+
+    with LLM("tiny-chat", max_num_seqs=2, max_queue=3, max_model_len=64) as llm:
+        assert len({*asyncio.run(program(llm))}) == 1
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -185,7 +202,9 @@ def test_a_program_with_an_event_loop_awaits_answers_and_ends_them_by_cancelling
         ({"params": {"threshold": 7}}, "threshold"),
         ({"params": {"stream": True}}, "no decoder has 'stream'"),
         ({"logit_bias": {10**6: 1}}, "logit_bias.1000000: token ids are from 0"),
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 0}, "^max_tokens: must be greater than or equal to 1, not 0$"),
+        ({"logprobs": 21}, "^logprobs: must be less than or equal to 20"),
+        ({"lanes": "on"}, "^lanes: must be True or False, not 'on'"),
         ({"structured_outputs": {"json": {"type": "nope"}}}, "structured_outputs"),
         ({"min_tokens": 99, "max_tokens": 9}, "min_tokens 99 exceeds the answer's 9"),
         ({"stop": 5}, "stop: must be a string or a list"),
@@ -249,6 +268,7 @@ def test_an_array_of_token_ids_is_a_prompt(llm: LLM) -> None:
         ({"model": "nope"}, ModelError, "no model 'nope': it is no directory here.* the embedded models are tiny-"),
         ({"model": 7}, SettingsError, "model must be a text, not 7"),
         ({"max_seqs": 4}, SettingsError, "'max_seqs' is no setting: did you mean 'max_num_seqs'"),
+        ({"port": 8000}, SettingsError, "'port' is for a server, and an LLM is none: leave it out"),
         ({"max_num_seqs": 0}, SettingsError, "max_num_seqs must be from 1"),
         ({"max_num_seqs": "4"}, SettingsError, "max_num_seqs must be a whole number, not '4'"),
         ({"max_model_len": 4096}, SettingsError, "--max-model-len 4096 exceeds the model's 1024"),

@@ -11,7 +11,8 @@ import pytest
 from asynclane.models.checkpoint.config import read_config
 from asynclane.models.checkpoint.registry import Hardware, load_runner
 from asynclane.models.exec.memory import Memory
-from asynclane.scheduler import resolve
+from asynclane.scheduler import all_words, resolve
+from asynclane.scheduler.decoding.words import takes
 from asynclane.server.cli import main as cli
 from asynclane.server.engine.messages import AnswerOptions
 from asynclane.server.engine.offline import Offline
@@ -46,6 +47,7 @@ NAMED = {
     "tencent/WeDLM-8B-Instruct": ("WeDLMForCausalLM", "wedlm"),
 }
 WITHOUT_NAME = {"llada2.1-speed"}
+RULE_VALUES = {"steps": 64}, {"threshold": 0.5}, {"factor": 1.0}, {"entropy_bound": 0.1}
 
 
 def test_published_checkpoints_are_recognized_and_no_others() -> None:
@@ -91,8 +93,11 @@ def test_a_request_may_replace_what_a_preset_says() -> None:
 def test_a_preset_goes_with_the_networks_that_it_is_for(tmp_path: Path, preset: str) -> None:
     for architecture in PRESETS[preset].architectures:
         write_config(tmp_path, architecture)
-        line = PRESETS[preset].line
-        assert resolve(line.name, line.params, 64, read_config(tmp_path).pattern).name == line.name
+        line, pattern = PRESETS[preset].line, read_config(tmp_path).pattern
+        assert resolve(line.name, line.params, 64, pattern).name == line.name
+        words = all_words(line.name, pattern)
+        for given in (*RULE_VALUES, *({param: value} for param, values in words.items() for value in values)):
+            assert takes(*line.requested(None, given), pattern) >= takes(line.name, given, pattern), given
 
 
 def test_the_server_answers_with_the_preset_unless_a_request_names_another_decoder(tmp_path: Path) -> None:

@@ -15,11 +15,12 @@ from asynclane.models.checkpoint.registry import find_model
 from asynclane.models.checkpoint.weights import SINGLE, TensorPlace, check_weights, load_weights
 from asynclane.models.network import allocate
 from asynclane.models.numerics import Numerics
-from asynclane.training.quantize import FORMATS, main, rounded
+from asynclane.training.quantize import FORMATS, INT4, main, rounded
 
 from ..support.checkpoints import write_checkpoint
 
 DOWN = "model.layers.0.mlp.down_proj.weight"
+GROUPS = dict.fromkeys(INT4, ("--group-size", "32"))
 ERROR = {"fp8-channel": 0.04, "fp8-blocks": 0.04, "awq": 0.12, "gptq": 0.12, "int4": 0.12}
 
 
@@ -33,7 +34,7 @@ def load(directory: Path) -> dict[str, TensorPlace]:
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_format_means_the_weights_within_its_rounding(tmp_path: Path, form: str) -> None:
     source = write_checkpoint(tmp_path / "plain", "SDARMoeForCausalLM")
-    assert main([str(source), str(tmp_path / form), "--format", form, "--group-size", "32"]) == 0
+    assert main([str(source), str(tmp_path / form), "--format", form, *GROUPS.get(form, ())]) == 0
     want, got = load(source), load(tmp_path / form)
     for name, place in want.items():
         rows = slice(place.start, place.end)
@@ -90,3 +91,6 @@ def test_what_cannot_be_written_is_refused_in_a_line(tmp_path: Path, capsys: pyt
     with pytest.raises(SystemExit, match="2"):
         main([tiny, str(tmp_path / "new"), "--format", "fp8-blocks", "--calibrate"])
     assert "--calibrate is for awq, gptq, int4 and one of tiny-llada" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main([tiny, str(tmp_path / "new"), "--format", "fp8-blocks", "--group-size", "64"])
+    assert "--group-size is for awq, gptq, int4" in capsys.readouterr().err

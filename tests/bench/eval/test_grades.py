@@ -113,6 +113,10 @@ def test_formulas_of_the_same_value_are_equal_and_none_takes_for_ever() -> None:
         assert not equivalence.same("9^{9^{9^{9^{9}}}}", "1")
         if ALL:  # sympy is imported again
             assert equivalence.same("(x+1)^2", "x^2+2x+1")
+            assert equivalence._process is not None
+            equivalence._process.kill()
+            equivalence._process.wait()
+            assert equivalence.same("x+1", "1+x")
 
 
 @pytest.mark.parametrize(
@@ -300,6 +304,8 @@ IFEVAL = {"key": 1, "prompt": "?", "instruction_id_list": ["startend:quotation"]
             "line 1: 'solution' must have its answer in \\boxed{...}",
         ),
         ("mbpp", [{**MBPP, "test_list": "a"}], "line 1: 'test_list' must be a list of texts"),
+        ("mbpp", [{**MBPP, "test_list": []}], "line 1: 'test_list' is empty, and any answer would pass"),
+        ("mbpp_plain", [{**MBPP, "test_setup_code": 5}], "line 1: 'test_setup_code' must be a text, not 5"),
         ("mbpp", [MBPP, {**MBPP, "text": "!"}], "line 2: its task_id is that of"),
         ("mbpp", [{"task_id": 1, "code": "", "test_list": []}], "line 1 has no 'text' or 'prompt' (a text)"),
         (
@@ -312,7 +318,7 @@ IFEVAL = {"key": 1, "prompt": "?", "instruction_id_list": ["startend:quotation"]
         (
             "ifeval",
             [{**IFEVAL, "instruction_id_list": ["startend:end_checker"]}],
-            "'startend:end_checker': needs 'end_phrase', a str, not null",
+            "'startend:end_checker': needs 'end_phrase', a text, not null",
         ),
         (
             "ifeval",
@@ -327,7 +333,21 @@ IFEVAL = {"key": 1, "prompt": "?", "instruction_id_list": ["startend:quotation"]
         (
             "parallelbench_shuffle",
             [{"input": {"context": ""}, "answer": ""}],
-            "'answer' must be an object with 'input'",
+            "'answer' must be an object with 'input' (a list of texts)",
+        ),
+        (
+            "parallelbench_replace_random",
+            [{"input": {"context": "", "word": ""}, "answer": {"input": [1], "word": ""}}],
+            "'answer' must be an object with 'input' (a list of texts), 'word' (a text)",
+        ),
+        *(
+            ("parallelbench_copy", [{"input": {"context": "", "icl_examples": examples}, "answer": ""}], message)
+            for examples, message in (
+                (5, "'icl_examples' must be a list of objects"),
+                (["a"], "'icl_examples' must be a list of objects"),
+                ([{"input": "a"}], "'input' must have 'context': 'context' is missing"),
+                ([{"input": {"context": ""}}], "'answer' must be a text"),
+            )
         ),
     ],
 )
@@ -342,6 +362,8 @@ def test_a_file_of_another_form_is_refused_by_line(task: str, rows: list[Any], m
     ("task", "count", "file", "message"),
     [
         ("gsm8k", None, False, "gsm8k takes 5 shots from --shots-file FILE"),
+        ("gsm8k", 0, True, "gsm8k is without shots: give --shots N beside --shots-file"),
+        ("gsm8k_cot_zeroshot", None, True, "gsm8k_cot_zeroshot is without shots: give --shots N beside --shots-file"),
         ("gsm8k", 2, True, "data.jsonl has 1 shots, fewer than the 2 wanted: give --shots 1"),
         ("gsm8k_cot", 9, False, "the built-in list has 8 shots, fewer than the 9 wanted: give --shots 8"),
         ("ifeval", 1, False, "ifeval has no shots: leave out --shots"),

@@ -9,19 +9,21 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
+from unittest.mock import Mock
 
 import pytest
 
-from asynclane.bench.eval.backends import Options, Reply
-from asynclane.bench.eval.decoders import Choice, parse_decoder
+from asynclane.bench.eval.backends import OF_ANSWERS, InProcess, Options, Reply
+from asynclane.bench.eval.decoders import Choice, joined, parse_decoder, split_decoder
 from asynclane.bench.eval.export import main as export
-from asynclane.bench.eval.run import _decoders as decoders_of
+from asynclane.bench.eval.run import _backend
 from asynclane.bench.eval.tasks import Prompt, find
 from asynclane.server.cli import main as cli
-from asynclane.server.cli.params import parse_params
 from asynclane.server.errors import InvalidValue
-from asynclane.server.presets import PRESETS, DecoderLine
-from asynclane.server.settings import Settings
+from asynclane.server.presets import PRESETS
+from asynclane.server.settings import OF_EVALUATION, Settings
+
+from ...support.checkpoints import write_checkpoint
 
 COUNT = 8
 PRESET = next(iter(PRESETS))
@@ -32,6 +34,7 @@ class Known:
     """A backend that knows the answers, and as `llada` gives half of them. It ends after `most` answers."""
 
     name = "known"
+    default = "asynclane"
     has_template: bool | None = True
 
     def __init__(self, most: int = 10**9) -> None:
@@ -160,7 +163,7 @@ def test_so_is_that_of_another_model_of_other_problems_and_any_other_file(run: R
     code, _, err = run(Known(), "--out", "o.jsonl")
     assert (code, err.count("\n")) == (2, 1)
     assert "has an answer to a problem that --data has not" in err
-    for text in ("hello", '{"run": 3}\n', "[1]\n", "\xff\n"):
+    for text in ("hello", '{"run": 3}\n', '{"run": []}\n', "[1]\n", "[" * 100_000 + "\n", "\xff\n"):
         data.with_name("x").write_text(text, encoding="latin-1")
         code, _, err = run(Known(), "--out", "x")
         assert (code, err.count("\n")) == (2, 1), text
@@ -239,10 +242,12 @@ def misuse(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["gsm8k_cot", "--data", "data.jsonl", "--url", "x"], "'x' is no URL of a server"),
         (["gsm8k_cot", "--data", "data.jsonl", "--url", "http://127.0.0.1:9"], "no server at http://127.0.0.1:9"),
         (["gsm8k_cot", "--data", "data.jsonl", "--model", "tiny-lada"], "did you mean 'tiny-llada'?"),
-        (["gsm8k_cot", "--data", "data.jsonl", "--decoder", "lada"], "decoder 'lada'"),
+        (["gsm8k_cot", "--data", "data.jsonl", "--decoder", "lada"], "decoder 'lada': unknown decoder 'lada'"),
         (["gsm8k_cot", "--data", "data.jsonl", "--decoder", "llada:steps"], "a parameter is NAME=VALUE, not 'steps'"),
         (["gsm8k_cot", "--data", "data.jsonl", "--decoder", "llada", "--preset", PRESET], "leave out --decoder"),
         (["gsm8k_cot", "--data", "data.jsonl", *(2 * ["--decoder", "llada"])], "--decoder is given twice"),
+        (["gsm8k_cot", "--data", "data.jsonl", "--preset", "dparallel-dream"], "--preset dparallel-dream is for Dream"),
+        (["gsm8k_cot", "--data", "data.jsonl", "--batch", "65537"], "--batch: must be a whole number from 1 to 65536"),
     ],
 )
 def test_misuse_is_one_line(arguments: list[str], message: str, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,9 +257,31 @@ def test_misuse_is_one_line(arguments: list[str], message: str, data: Path, caps
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_is_the_default_decoder(preset: str) -> None:
-    (text,) = decoders_of(argparse.Namespace(decoders=None), Settings(preset=preset))
-    name, _, params = text.partition(":")
-    assert DecoderLine(name, parse_params(params.split(",") if params else [])) == PRESETS[preset].line
+    found = split_decoder(joined(PRESETS[preset].line))
+    assert (found.name, found.params) == PRESETS[preset].line
+
+
+# Settings of a model that change its speed and its memory, and the one whose decoder is measured.
+OF_SPEED = """
+download threads cuda_graph_sizes compile_cache max_model_len max_step_tokens chunked_prefill_size kv_cache_tokens
+gpu_memory_utilization page_size prefix_sharing step_timeout_s max_failed_steps preset
+""".split()
+
+
+def test_a_file_says_on_which_settings_its_answers_depend() -> None:
+    assert {"model", *OF_ANSWERS} | {*OF_SPEED} == {*OF_EVALUATION}
+    backend = InProcess(Settings(model="OWNER/NAME@REVISION", lora="adapter"), Mock(), "asynclane")
+    assert (backend.name, backend.facts["model"], backend.facts["lora"]) == (
+        "OWNER/NAME",
+        "OWNER/NAME@REVISION",
+        "adapter",
+    )
+
+
+def test_a_model_that_takes_one_decoder_is_measured_with_it(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "model", "DiffusionGemmaForBlockDiffusion")
+    backend = _backend(argparse.Namespace(), Settings(model=str(directory)), None)
+    assert backend.choice(backend.default, 64).name == "renoise"
 
 
 def test_a_picture_without_matplotlib_is_refused_before_anything_is_loaded(

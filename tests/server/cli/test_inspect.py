@@ -142,7 +142,7 @@ def test_a_model_with_canvases_is_reported_with_its_sampler(
     assert {1, 7} <= {end["id"] for end in report["ends"]}
     assert cli.main(["inspect", str(directory)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "attention causal, canvases of 16" in shown
+    assert "attention causal, canvases of 16 mask" in shown
     assert "1 of 2 layers see all keys, with heads of 32 on 1; the others the last 8" in shown
     assert "sampler renoise: max_denoising_steps 48, entropy_bound 0.1, t_min 0.3, t_max 0.8" in shown
 

@@ -24,6 +24,7 @@ from asynclane.server.cli import main as cli
 from asynclane.server.engine.wiring import build_parts, warn_of_missing_boundaries
 from asynclane.server.settings import Settings
 
+from ...support.checkpoints import write_checkpoint
 from ...support.published import write_json, write_llada, write_qwen_tokenizer
 
 Spoil = Callable[[Path], object]
@@ -371,6 +372,16 @@ def test_the_size_of_blocks_and_its_source_are_logged_at_start(caplog: pytest.Lo
     assert "blocks of 8 positions, by --block-size" in caplog.messages
     assert parts.pattern.block_size == 8
     parts.close()
+
+
+@pytest.mark.parametrize("architecture", ["WeDLMForCausalLM", "DiffusionGemmaForBlockDiffusion"])
+def test_no_blocks_are_logged_of_a_causal_network(
+    architecture: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = write_checkpoint(tmp_path / "model", architecture)
+    with caplog.at_level(logging.INFO):
+        build_parts(Settings(model=str(directory), max_num_seqs=2, max_step_tokens=128)).close()
+    assert not [message for message in caplog.messages if message.startswith("blocks of")]
 
 
 def test_the_context_is_what_one_step_computes_unless_more_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:

@@ -196,7 +196,7 @@ async def test_only_a_trusted_proxy_says_whose_a_request_is(live: Any, proxies: 
     assert [options.client for options in engine.options] == [client]
 
 
-@pytest.mark.parametrize("proxies", ["proxy", "10.0.0.0/33", "10.0.0.1,", "10.0.0.1/8"])
+@pytest.mark.parametrize("proxies", ["proxy", "10.0.0.0/33", "10.0.0.1,", "10.0.0.1/8", "10.0.0.1, *"])
 def test_a_proxy_is_an_address_or_a_network(proxies: str) -> None:
     with pytest.raises(SettingsError, match=r"^--trusted-proxies: .* is no address and no network: give"):
         check_proxies(proxies)
