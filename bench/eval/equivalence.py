@@ -30,7 +30,7 @@ class Equivalence:
     """A context manager; its process starts with the first pair. Threads may share it. A pair has `limit_s` seconds."""
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
-        self._limit_s = limit_s
+        self.limit_s = limit_s
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
 
@@ -49,7 +49,7 @@ class Equivalence:
             assert process.stdin is not None
             process.stdin.write(json.dumps([one, other]) + "\n")
             process.stdin.flush()
-            found = _line(process, self._limit_s)
+            found = _line(process, self.limit_s)
             if found is None:
                 self._end()
             return found == "true"
