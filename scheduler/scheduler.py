@@ -263,7 +263,7 @@ class Scheduler:
             sequence.move(RUNNING)
             self.running[sequence.id] = sequence
             try:
-                sequence.admit(lease, Holding(self.slots.take(slots), own), self.limits.page_size)
+                sequence.admit(lease, Holding(self.slots.take(slots), own), self.limits)
             except INTERRUPTS:
                 raise
             except BaseException:
@@ -326,7 +326,7 @@ class Scheduler:
                 if prompt_end == 0:
                     continue
                 try:
-                    ready.append(sequence.plan(prompt_end))
+                    ready.append(_fitting(sequence.plan(prompt_end), self.limits.step_tokens))
                 except INTERRUPTS:
                     raise
                 except BaseException:
@@ -544,6 +544,13 @@ def _able_to_begin(ready: list[PlannedRequest]) -> list[PlannedRequest]:
             able.append(planned)
             ends[planned.sequence.id] = planned.window.end
     return able
+
+
+def _fitting(planned: PlannedRequest, step_tokens: int) -> PlannedRequest:
+    """A request's part of a step. Raises `RuntimeError` if no step has room for it: it would wait for ever."""
+    if planned.tokens > step_tokens:
+        raise RuntimeError(f"request {planned.sequence.id} plans {planned.tokens} tokens for steps of {step_tokens}")
+    return planned
 
 
 def _with_candidates(plan: StepPlan, requests: list[PlannedRequest]) -> tuple[StepPlan, dict[int, slice]]:

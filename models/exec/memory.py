@@ -23,7 +23,8 @@ class Memory:
 
     `slots`: requests at once; `page_size`: positions of a page; `step_tokens`: positions of the largest step;
     `cache_tokens`: positions whose keys and values fit, over all requests (None: a CPU's default, or the rest of a
-    GPU); `share`: of a GPU's memory that may be in use; `keeps_pages`: pages beyond those of the requests are of use.
+    GPU); `share`: of a GPU's memory that may be in use; `keeps_pages`: pages beyond those of the requests are of use;
+    `context`: positions that a request must be able to have.
     """
 
     slots: int
@@ -32,6 +33,7 @@ class Memory:
     cache_tokens: int | None = None
     share: float = 0.9
     keeps_pages: bool = False
+    context: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,8 @@ def pages_that_fit(
     requested = None if memory.cache_tokens is None else -(-memory.cache_tokens // memory.page_size)
     most = memory.slots * -(-config.max_model_len // memory.page_size)  # more could not be used
     if device.type != "cuda":
-        return Footprint(taken, requested or -(-CPU_TOKENS // memory.page_size), page_bytes)
+        tokens = CPU_TOKENS if memory.context is None else max(CPU_TOKENS, memory.context)
+        return Footprint(taken, requested or -(-tokens // memory.page_size), page_bytes)
     needed = workspace()
     fit = (_room(memory.share, device) - needed) // page_bytes
     if group is not None:  # all ranks have the same pages

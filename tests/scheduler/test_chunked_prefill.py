@@ -14,6 +14,7 @@ import pytest
 
 from asynclane.scheduler.contract import Sampling, StepPlan
 from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
+from asynclane.scheduler.decoding.params import ParamError
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Outcome, Request, RequestStats
@@ -21,7 +22,7 @@ from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence as Running
 from asynclane.scheduler.step_cost import Halving, StepCost
 
-from ..support.fakes import BlockCausalExecutor, add, vocabulary
+from ..support.fakes import MASK, BlockCausalExecutor, add, vocabulary
 from ..support.scale import ALL
 
 BLOCK, PAGE = 4, 8
@@ -105,6 +106,43 @@ def test_answers_and_usage_are_the_same_whatever_the_size_of_chunks(decoder: str
             found = facts(loop.finish())
             wanted = wanted or found
             assert found == wanted, (size, depth)
+
+
+@pytest.mark.parametrize("params", [{}, {"block_length": 32, "lookahead": 32, "threshold": 0.3}], ids=["usual", "wide"])
+def test_a_request_longer_than_a_step_gets_an_answer_in_steps_within_their_limit(params: dict[str, object]) -> None:
+    limits = replace(LIMITS, step_tokens=40, prefill_tokens=20)
+    loop = Loop(limits, LINEAR)
+    for number, length in enumerate((300, 1, 900)):
+        decoder = resolve("asynclane", {"min_fill": 0.0, **params}, 64, PATTERN)
+        request = Request(number, np.array(prompt(length), np.int32), 64, decoder)
+        loop.running[number] = add(loop.scheduler, request)
+    sequences = loop.finish()
+    assert max(plan.tokens for plan in loop.plans) <= limits.step_tokens
+    for sequence in sequences:
+        assert sequence.outcome is not Outcome.FAILED
+        assert not (sequence.canvas[: sequence.sent] == MASK).any()
+
+
+@pytest.mark.parametrize(
+    ("decoder", "params", "refused"),
+    [
+        ("fast-dllm", {}, None),
+        ("freedave", {}, "decoder"),
+        ("asynclane", {"cache": "none"}, "decoder"),
+    ],
+)
+def test_a_decoder_that_computes_whole_requests_refuses_those_longer_than_a_step(
+    decoder: str, params: dict[str, object], refused: str | None
+) -> None:
+    loop = Loop(replace(LIMITS, step_tokens=40, prefill_tokens=20))
+    request = Request(0, np.array(prompt(60), np.int32), 24, resolve(decoder, params, 24, PATTERN))
+    if refused is None:
+        loop.running[0] = add(loop.scheduler, request)
+        loop.finish()
+        return
+    with pytest.raises(ParamError, match="84 tokens are computed at once, and a step has 40: decoder 'fast-dllm'") as e:
+        loop.scheduler.add(request)
+    assert e.value.param == refused
 
 
 @pytest.mark.parametrize("size", [BLOCK, 20, 1000])
