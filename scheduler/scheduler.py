@@ -86,6 +86,7 @@ class Scheduler:
         self._turns, self._prompt_turns = Turns(), Turns()  # to be admitted, and to compute prompts
         self._prefixes = PrefixCache(self.pages, limits.page_size, limits.prefix_sharing)
         self._vocabulary, self._step = vocabulary, 0
+        self._held = dict[tuple[int, ...], frozenset[int]]()  # the pages of requests that run together
         self._in_flight: deque[StepInFlight] = deque()  # oldest first
         self._lost: list[Update] = []  # ends of requests that could not be planned
 
@@ -307,9 +308,16 @@ class Scheduler:
         """Return whether a request and `others` need no more than half of all slots and pages together."""
         slots, pages = sequence.request.resources(self.limits, self.pattern)
         shared = self._prefixes.numbers(sequence.block_hashes)
-        held = shared.union(*(other.pages for other in others))
+        held = self._pages_of(others)
         slots += sum(len(other.holding.slots) for other in others)
-        return 2 * slots <= self.slots.size and 2 * (len(held) + pages - len(shared)) <= self.pages.size
+        return 2 * slots <= self.slots.size and 2 * (len(held | shared) + pages - len(shared)) <= self.pages.size
+
+    def _pages_of(self, others: list[Sequence]) -> frozenset[int]:
+        """All pages of requests that run. They have the same ones as long as they do, so they are counted once."""
+        key = tuple([other.id for other in others])
+        if key not in self._held:
+            self._held[key] = frozenset().union(*(other.pages for other in others))
+        return self._held[key]
 
     def _ready(self) -> list[PlannedRequest]:
         """The next step of each request that runs and is in no step in flight, the longest waiting first. A request
@@ -528,6 +536,7 @@ class Scheduler:
             del self.waiting[sequence.id]
         else:
             del self.running[sequence.id]
+            self._held.clear()
             sequence.tree.close()
             self.slots.give(sequence.holding.slots)
             self.pages.give(sequence.holding.pages)
