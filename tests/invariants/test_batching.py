@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from asynclane.models.exec import pack
 from asynclane.scheduler import AttentionPattern, ParamError, resolve
 from asynclane.scheduler.decoding.registry import DECODERS
 
@@ -42,9 +43,11 @@ ONE_IN = {
     **dict.fromkeys(FAMILIES, 12),
 }
 CIRCUMSTANCES = ("two steps in flight", "few slots and pages", "arriving one by one, lanes watched")
+IN_PARTS = "logits in parts"
 FOR_BLOCKS = ("prefix sharing", "prompts in chunks")  # networks with exact keys alone can do these
 TABLES = [
     *itertools.product(("tiny-llada", "tiny-sdar", *TRIED), CIRCUMSTANCES),
+    *itertools.product(("whole-canvas", "block-causal"), (IN_PARTS,)),
     *itertools.product(("tiny-sdar", "block-causal", "shifted-blocks", "known-first"), FOR_BLOCKS),
 ]
 
@@ -56,12 +59,16 @@ def test_an_answer_is_the_same_alone_and_batched_with_others(name: str, number: 
 
 
 @pytest.mark.parametrize(("name", "circumstance"), TABLES)
-def test_an_answer_is_the_same_in_any_circumstances(name: str, circumstance: str) -> None:
+def test_an_answer_is_the_same_in_any_circumstances(
+    name: str, circumstance: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     net = network(name)
     some = part(cases(name), 10, seed=f"{name} {circumstance}")
     specs, options = [cases(name)[case] for case in some], dict[str, Any]()
     if circumstance == "two steps in flight":
         options["halving"] = TWO_IN_FLIGHT
+    elif circumstance == IN_PARTS:
+        monkeypatch.setattr(pack, "LOGIT_ROWS", 20)
     elif circumstance == "few slots and pages":
         options["limits"] = net.tight
     elif circumstance == "prefix sharing":
