@@ -79,6 +79,11 @@ OF_ONE_ANSWER = (
 OF_EVALUATION = tuple(name for name in OF_ONE_ANSWER if name not in ("decoder", "max_num_seqs"))
 # Those of `LLM`, which speaks no HTTP.
 OF_LLM = (*OF_ONE_ANSWER, "max_queue", "default_max_tokens", "grammar_timeout_s", "grammar_memory_mb")
+# Those that decide how much memory a model takes on a GPU, for `inspect`.
+OF_MEMORY = (
+    *("quantization", "kv_cache_dtype", "deterministic", "max_model_len", "max_step_tokens", "chunked_prefill_size"),
+    *("gpu_memory_utilization", "page_size"),
+)
 SWITCH = {"on": True, "off": False, "true": True, "false": False, "1": True, "0": False}
 
 

@@ -150,7 +150,7 @@ def build_parts(settings: Settings) -> EngineParts:
     if text.other_templates:
         logging.getLogger(__name__).warning("chats are refused: %s", text.no_chat)
     pattern = config.pattern
-    limits = _limits(settings, config, pattern)
+    limits = limits_of(settings, config, pattern)
     length = min(settings.default_max_tokens, limits.max_model_len)
     line = default_line(settings, pattern)
     try:
@@ -269,7 +269,7 @@ def warn_of_missing_boundaries(vocabulary: Vocabulary) -> None:
         )
 
 
-def _limits(settings: Settings, config: ModelConfig, pattern: AttentionPattern) -> Limits:
+def limits_of(settings: Settings, config: ModelConfig, pattern: AttentionPattern) -> Limits:
     """The limits that can be checked before the weights are loaded. `pages` is the number that the settings name, or
     what one request needs; memory decides the final number. Raises `ValueError`."""
     steps, length, chunk = settings.max_step_tokens, settings.max_model_len, settings.chunked_prefill_size

@@ -197,7 +197,7 @@ def network_of(config: ModelConfig, numerics: Numerics = BFLOAT16) -> Transforme
 
 def test_pages_take_what_weights_and_workspace_leave(monkeypatch: pytest.MonkeyPatch, config: ModelConfig) -> None:
     FakeGpu(monkeypatch, free=10 * GIB)
-    network, memory = network_of(config), Memory(1 << 20, 64, 512, share=0.9)
+    network, memory = network_of(config), Memory(1 << 14, 64, 512, share=0.9)
     footprint = pages_that_fit(network, 7, memory, GPU, lambda: GIB)
     assert footprint.weights_bytes == 7
     assert footprint.workspace_bytes == GIB
