@@ -172,10 +172,16 @@ class Runner:
             with torch.inference_mode():
                 self._compute(key.batch(words, self._device))
 
-    def step_seconds(self, tokens: int) -> float:
+    @property
+    def context(self) -> int:
+        """Positions of the longest request."""
+        return self._network.config.max_model_len
+
+    def step_seconds(self, tokens: int, keys: int = 0) -> float:
         """Seconds of a step of about `tokens` positions in rows of about `ROW`, or of two blocks, which a request of a
-        network with blocks computes: the better of two measurements, if the first was short or has compiled kernels.
-        The tokens are random: equal ones would all go to the same few experts of a mixture, and take too little time.
+        network with blocks computes, or with `keys` in one row after so many: the better of two measurements, if the
+        first was short or has compiled kernels. The tokens are random: equal ones would all go to the same few experts
+        of a mixture, and take too little time.
 
         Only while no request is running: it writes to pages and canvases.
         """
@@ -183,11 +189,13 @@ class Runner:
         shift, pattern = self._network.config.logit_shift, self._network.config.pattern
         tokens = max(1 + shift, min(tokens, slots * longest))
         usual = min(ROW, 2 * pattern.block_size) if pattern.bounded else ROW
-        count = min(slots, max(-(-tokens // usual), -(-tokens // longest)))
+        count = 1 if keys else min(slots, max(-(-tokens // usual), -(-tokens // longest)))
+        keys = pattern.floor(keys)
         sizes = [tokens // count + (number < tokens % count) for number in range(count)]
         nothing = DeviceCommitRule(sure=0, threshold=math.inf)  # no confidence reaches it
         rows = tuple(
-            Row(slot, 0, size, size, (Span(shift, size, nothing),), GREEDY, step=0) for slot, size in enumerate(sizes)
+            Row(slot, keys, keys + size, keys + size, (Span(keys + shift, keys + size, nothing),), GREEDY, step=0)
+            for slot, size in enumerate(sizes)
         )
         draws = np.random.default_rng(0)
         canvases = (draws.integers(0, self._network.config.vocab_size, size, np.int32) for size in sizes)

@@ -22,6 +22,7 @@ from ...scheduler import (
     Budget,
     Halving,
     Limits,
+    Pacing,
     ParamError,
     Scheduler,
     StepCost,
@@ -47,10 +48,10 @@ FINEST_PAGE = 16  # of a block-causal model: smaller pages share more of a promp
 CANVAS_DECODER = "renoise"  # the only one that a model takes whose canvases begin with random tokens
 STEP_TOKENS = 4096  # unless a bidirectional model must compute a longer request at once
 CONTEXT = 32768  # unless a setting says it: each position takes 0.6 to 2 KB besides its keys and values
-PREFILL_TOKENS = 512  # of a block-causal model in one step: SDAR-8B's takes 22 ms with them, not 8 (bench/LOG.md)
 STEP_TIMEOUT_S = 60.0
 LONGEST_STEPS = 10  # that fit in the time of one: a large model on a CPU may be slow
 MEASURED = (1, 64, 128, 256, 512, 1024, 2048)  # positions of the steps that are timed at start
+LONG_CONTEXT = 16384  # positions: with more, the time of a pair is the same
 LONG_STEP_S = 0.04  # a CPU's time is linear from such a step on: longer ones are not timed
 
 
@@ -192,11 +193,14 @@ def build_parts(settings: Settings) -> EngineParts:
         loading = worker.submit(load_runner, *arguments, report, meeting)
         loaded = loading.result() if followers is None else loaded_with(followers, loading)
         runner = loaded.runner
-        cost = _step_cost(runner, worker, limits.step_tokens, report)
+        paced = limits.prefill_tokens > 0 and settings.chunked_prefill_size is None
+        cost = _step_cost(runner, worker, limits.step_tokens, report, paced)
     logging.getLogger(__name__).info("%s; %s", loaded.summary, loaded.footprint)
     limits = _with_pages(limits, loaded.footprint.pages, settings, checkpoint.config)
     warn_of_missing_boundaries(text.vocabulary)
-    scheduler = Scheduler(limits, text.vocabulary, Budget(cost), Halving(cost) if runner.on_gpu else None, pattern)
+    halving = Halving(cost) if runner.on_gpu else None
+    pacing = Pacing(cost, halving, pattern.block_size) if paced else None
+    scheduler = Scheduler(limits, text.vocabulary, Budget(cost), halving, pattern, pacing)
     text.prepare()
     metrics = Metrics(limits.pages, DeviceCounts(lambda: runner.graph_counts, lambda: loaded.compiled.count))
     if settings.metrics_compat == "vllm":
@@ -246,8 +250,9 @@ def default_line(settings: Settings, pattern: AttentionPattern) -> DecoderLine:
     return settings.decoder_line
 
 
-def _step_cost(runner: Runner, worker: DeviceThread, most: int, report: Report) -> StepCost:
-    """The curve of steps of at most so many positions, timed in the thread of the device."""
+def _step_cost(runner: Runner, worker: DeviceThread, most: int, report: Report, pairs: bool) -> StepCost:
+    """The curve of steps of at most so many positions, timed in the thread of the device. `pairs`: with the time that
+    keys take."""
     sizes, seconds = sorted({min(size, most) for size in MEASURED}), list[float]()
     for size in sizes:
         seconds.append(worker.submit(runner.step_seconds, size).result())
@@ -256,7 +261,19 @@ def _step_cost(runner: Runner, worker: DeviceThread, most: int, report: Report) 
         report("timing steps", len(seconds), len(seconds) if last else len(sizes))
         if last:
             break
-    return StepCost(sizes[: len(seconds)], seconds)
+    timed = sizes[: len(seconds)]
+    pairs &= runner.on_gpu or seconds[-1] < LONG_STEP_S
+    return StepCost(timed, seconds, _pair_s(runner, worker, timed[-1]) if pairs else 0.0)
+
+
+def _pair_s(runner: Runner, worker: DeviceThread, tokens: int) -> float:
+    """Seconds of each pair of a position and a key before its row: by two steps of `tokens` positions, one after as
+    many keys as the context has. 0 where it has few."""
+    near, far = tokens, min(runner.context, LONG_CONTEXT) - tokens
+    if far <= near:
+        return 0.0
+    times = [worker.submit(runner.step_seconds, tokens, keys).result() for keys in (near, far)]
+    return max(0.0, times[1] - times[0]) / (tokens * (far - near))
 
 
 def warn_of_missing_boundaries(vocabulary: Vocabulary) -> None:
@@ -276,7 +293,7 @@ def limits_of(settings: Settings, config: ModelConfig, pattern: AttentionPattern
     if steps is None:
         steps = STEP_TOKENS if pattern.block_size else max(STEP_TOKENS, length or 0)
     if chunk is None:
-        chunk = max(min(PREFILL_TOKENS, steps // 2), pattern.block_size) if pattern.block_size else 0
+        chunk = max(steps // 2, pattern.block_size) if pattern.block_size else 0  # at most: `Pacing` decides
     if length is None:
         length = _default_length(config, steps, chunk, settings.kv_cache_tokens)
     if length > config.max_model_len:

@@ -20,7 +20,7 @@ from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Outcome, Request, RequestStats
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence as Running
-from asynclane.scheduler.step_cost import Halving, StepCost
+from asynclane.scheduler.step_cost import Halving, Pacing, StepCost
 
 from ..support.fakes import MASK, BlockCausalExecutor, add, vocabulary
 from ..support.scale import ALL
@@ -30,7 +30,8 @@ PATTERN = AttentionPattern(block_size=BLOCK)
 LIMITS = Limits(slots=80, pages=4000, page_size=PAGE, step_tokens=20_000, max_model_len=2000, max_queue=100)
 ROW = 2 * BLOCK  # of a running request: the block before is computed once more with its last tokens
 SIZES = [BLOCK, PAGE, 20, 64, 100, 1000, 0] if ALL else [BLOCK, 20, 100, 0]
-LINEAR = Halving(StepCost([0, 1000], [1e-6, 1.0]))
+COST = StepCost([0, 1000], [1e-6, 1.0])
+LINEAR = Halving(COST)
 
 
 def propose(slot: int, position: int) -> tuple[int, float]:
@@ -45,12 +46,13 @@ class Loop:
 
     limits: Limits
     halving: Halving | None = None
+    pacing: Pacing | None = None
     running: dict[int, Running] = field(default_factory=dict)
     plans: list[StepPlan] = field(default_factory=list)
     prompts: list[int] = field(default_factory=list)  # prompt positions, of whole blocks, of each step
 
     def __post_init__(self) -> None:
-        self.scheduler = Scheduler(self.limits, vocabulary(), halving=self.halving, pattern=PATTERN)
+        self.scheduler = Scheduler(self.limits, vocabulary(), halving=self.halving, pattern=PATTERN, pacing=self.pacing)
         self.executor = BlockCausalExecutor(propose, BLOCK, PAGE)
         self.executor.length = LIMITS.max_model_len
         self._in_flight: deque[StepPlan] = deque()
@@ -106,6 +108,10 @@ def test_answers_and_usage_are_the_same_whatever_the_size_of_chunks(decoder: str
             found = facts(loop.finish())
             wanted = wanted or found
             assert found == wanted, (size, depth)
+    loop = Loop(replace(LIMITS, prefix_sharing=sharing, prefill_tokens=1000), LINEAR, Pacing(COST, LINEAR, BLOCK))
+    for number, length in enumerate((300, 1, 37, 64, 99)):
+        loop.add(prompt(length), decoder=decoder, sampling=Sampling(1.0, seed=number), watched=number == 1)
+    assert facts(loop.finish()) == wanted
 
 
 @pytest.mark.parametrize("params", [{}, {"block_length": 32, "lookahead": 32, "threshold": 0.3}], ids=["usual", "wide"])

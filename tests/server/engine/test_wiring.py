@@ -403,14 +403,8 @@ def _dummy(tmp_path: Path, model: str, **config: int) -> Path:
 @pytest.mark.parametrize(
     ("settings", "wanted", "log"),
     [
-        ({}, (16384, 4096, 512), "the context is 16384 of the model's 40960 positions: the device keeps keys and"),
-        (
-            {"kv_cache_tokens": 65536},
-            (32768, 4096, 512),
-            "the context is 32768 of the model's 40960 positions: --max-m",
-        ),
-        ({"max_model_len": 40960}, (40960, 4096, 512), ""),
-        ({"max_model_len": 32768, "max_step_tokens": 256}, (32768, 256, 128), ""),
+        ({}, (16384, 4096, 2048), "the context is 16384 of the model's 40960 positions: the device keeps keys and"),
+        ({"max_model_len": 40960, "max_step_tokens": 256}, (40960, 256, 128), ""),
         ({"chunked_prefill_size": 0}, (4096, 4096, 0), "--max-step-tokens computes no more at once"),
     ],
 )
@@ -480,6 +474,22 @@ def test_a_cpu_times_no_step_after_a_long_one(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(Runner, "step_seconds", step_seconds)
     build_parts(Settings(device="cpu")).close()
     assert timed == [tokens for tokens in (1, 64, 128, 256, 512, 1024, 2048) if tokens <= most]
+
+
+def test_prompts_of_a_block_causal_model_are_paced_by_the_time_of_positions_and_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Runner, "step_seconds", lambda runner, tokens, keys=0: tokens * (1e-6 + keys * 1e-10))
+    model = str(_dummy(tmp_path, "tiny-sdar", max_position_embeddings=16384))
+    settings = {"model": model, "load_format": "dummy", "max_num_seqs": 2, "threads": 1}
+    parts = [build_parts(Settings(**settings, **more)) for more in ({}, {"chunked_prefill_size": 512})]
+    paced, fixed = (each.engine._scheduler for each in parts)
+    for each in parts:
+        each.close()
+    assert paced.pacing is not None
+    assert paced.budget is not None
+    assert paced.budget.cost.pair_s == pytest.approx(1e-10)
+    assert (fixed.pacing, fixed.limits.prefill_tokens) == (None, 512)
 
 
 @pytest.mark.parametrize("compat", ["vllm", "none"])
