@@ -10,14 +10,10 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from ...models.checkpoint.config import read_config
-from ...models.exec.memory import step_bytes
-from ...models.numerics import Numerics
 from ...server.engine.messages import AnswerOptions
 from ...server.engine.offline import Offline
 from ...server.settings import Settings
@@ -40,11 +36,7 @@ def measure(settings: Settings, requests: int, max_tokens: int) -> dict[str, obj
         torch.cuda.reset_peak_memory_stats()
         offline.answer(prompts, first)
         offline.answer(prompts, second)
-        footprint, limits = offline.parts.footprint, offline.parts.limits
-        config = replace(read_config(offline.parts.directory), max_model_len=limits.max_model_len)
-        numerics = Numerics(torch.bfloat16, settings.quantization == "fp8", settings.deterministic)
-        places = limits.slots, limits.step_tokens, limits.page_size
-        computed_bytes = step_bytes(config, numerics, *places).workspace
+        footprint = offline.parts.footprint
     stated = footprint.weights_bytes + footprint.pages_bytes + footprint.workspace_bytes
     return {
         "requests": requests,
@@ -53,7 +45,7 @@ def measure(settings: Settings, requests: int, max_tokens: int) -> dict[str, obj
         "weights_bytes": footprint.weights_bytes,
         "pages_bytes": footprint.pages_bytes,
         "workspace_bytes": footprint.workspace_bytes,
-        "computed_bytes": computed_bytes,
+        "computed_bytes": footprint.computed_bytes,
         "loading_peak_bytes": loading_peak,
         "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
         "peak_reserved_bytes": torch.cuda.max_memory_reserved(),

@@ -41,12 +41,13 @@ class Memory:
 @dataclass(frozen=True, slots=True)
 class Footprint:
     """The memory taken, on each device. The workspace is that of the largest step besides weights and pages: measured
-    at start, or computed, if that is more."""
+    at start, or computed (`step_bytes`), if that is more."""
 
     weights_bytes: int
     pages: int
     page_bytes: int
     workspace_bytes: int = 0
+    computed_bytes: int = 0
 
     @property
     def pages_bytes(self) -> int:
@@ -88,8 +89,8 @@ def step_bytes(config: ModelConfig, numerics: Numerics, slots: int, step_tokens:
     CUDA's own, with kernels and the nodes of graphs, comes on top."""
     size, dim, length = numerics.dtype.itemsize, config.dim, config.max_model_len
     kinds = [config.heads_of(layer) for layer in range(config.layers)]
-    turned = [heads.head_dim for heads in dict.fromkeys(kinds)] if config.canvas else [config.rotary_dim]
-    angles = 2 * 4 * sum(turned)  # cosines and sines of a position
+    rotated = [heads.head_dim for heads in dict.fromkeys(kinds)] if config.canvas else [config.rotary_dim]
+    angles = 2 * 4 * sum(rotated)  # cosines and sines of a position
     each = [_layer_bytes(config, size, heads) + INDEX_BYTES for heads in kinds]
     body, last = step_tokens * (max(each[:-1] or each) + angles), step_tokens * each[-1]
     rows = logit_rows(step_tokens, several=config.canvas is not None)
@@ -142,8 +143,9 @@ def pages_that_fit(
         tokens = CPU_TOKENS if memory.context is None else max(CPU_TOKENS, memory.context)
         return Footprint(taken, requested or -(-tokens // memory.page_size), page_bytes)
     # torch keeps more for a runner than the GPU has back when that is gone.
-    computed = step_bytes(config, network.numerics, memory.slots, memory.step_tokens, memory.page_size)
-    needed = max(workspace(), computed.workspace)
+    step = step_bytes(config, network.numerics, memory.slots, memory.step_tokens, memory.page_size)
+    computed = step.workspace
+    needed = max(workspace(), computed)
     fit = (_room(memory.share, device) - needed) // page_bytes
     if group is not None:  # all ranks have the same pages
         fit = group.least(fit)
@@ -155,7 +157,7 @@ def pages_that_fit(
             f" {max(fit, 0) * memory.page_size} positions: lower --kv-cache-tokens or --max-step-tokens, or raise"
             f" --gpu-memory-utilization{'' if network.numerics.fp8_cache else ', or try --kv-cache-dtype fp8'}"
         )
-    return Footprint(taken, requested or (fit if memory.keeps_pages else min(fit, most)), page_bytes, needed)
+    return Footprint(taken, requested or (fit if memory.keeps_pages else min(fit, most)), page_bytes, needed, computed)
 
 
 def _room(share: float, device: torch.device) -> int:

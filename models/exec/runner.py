@@ -263,8 +263,8 @@ class Runner:
         if not len(batch.projected):
             return torch.empty((4, 0), dtype=torch.int32, device=self._device)
         hidden = self._network.conclude(unfinished, batch, self._pages)
-        parts = [self._judge(hidden[start:end], part) for start, end, part in logit_parts(batch)]
-        found, by_rule, likeliest, ranked = parts[0] if len(parts) == 1 else Judged.joined(parts)
+        parts = [self._read_logits(hidden[start:end], part) for start, end, part in logit_parts(batch)]
+        found, by_rule, likeliest, ranked = parts[0] if len(parts) == 1 else Readings.joined(parts)
         mask_id, slots = self._network.config.mask_id, batch.target_slots
         if likeliest is None:
             tokens = commit(self._canvases, slots, batch.targets, found.tokens, by_rule, mask_id, batch.rules)
@@ -280,7 +280,7 @@ class Runner:
         others = ranked.ids.int().T, ranked.logprobs.T.contiguous().view(torch.int32)
         return torch.cat((torch.stack((*lines, ranked.chosen.view(torch.int32))), *others))
 
-    def _judge(self, hidden: Tensor, batch: Batch) -> Judged:
+    def _read_logits(self, hidden: Tensor, batch: Batch) -> Readings:
         """All that is read off the logits of hidden states [N, dim], which are those of the batch's N positions."""
         logits = self._network.logits(hidden)
         if batch.biases is not None:
@@ -296,7 +296,7 @@ class Runner:
         if batch.measures is not None:
             by_rule = measure(logits, found, *batch.measures)
         if batch.ranks is None:
-            return Judged(found, by_rule, likeliest, None)
+            return Readings(found, by_rule, likeliest, None)
         most = min(batch.ranks, logits.shape[1])
         few = min(most, MOST_RANKS)
         chosen, ids, scores, places = rank(logits, self._banned, found, few, batch.scored)
@@ -305,7 +305,7 @@ class Runner:
             ids, scores = (
                 torch.cat((own, more[:, few:]), 1) for own, more in zip((ids, scores), wide[1:3], strict=True)
             )
-        return Judged(found, by_rule, likeliest, Ranked(chosen, ids, scores, places))
+        return Readings(found, by_rule, likeliest, Ranked(chosen, ids, scores, places))
 
 
 class Ranked(NamedTuple):
@@ -318,8 +318,8 @@ class Ranked(NamedTuple):
     places: Tensor | None
 
 
-class Judged(NamedTuple):
-    """What N positions propose, the numbers that their rules go by, and what only some steps need."""
+class Readings(NamedTuple):
+    """The proposals of N positions, the numbers that their rules go by, and more that only some steps need."""
 
     found: Prediction
     by_rule: Tensor
@@ -327,7 +327,7 @@ class Judged(NamedTuple):
     ranked: Ranked | None
 
     @classmethod
-    def joined(cls, parts: Sequence[Judged]) -> Judged:
+    def joined(cls, parts: Sequence[Readings]) -> Readings:
         """Those of several parts of a step, one after the other."""
         found, by_rule, likeliest, ranked = zip(*parts, strict=True)
         return cls(
