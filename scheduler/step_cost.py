@@ -22,9 +22,7 @@ EPOCH = 32  # steps between choices
 SETTLING = 4  # steps after a change of the block length that still show the effect of the one before
 ENOUGH = 500.0  # forwards that a block length needs before any choice: means are then within 3 %
 TRIALS = 16  # one epoch in so many tries the block length with the fewest forwards
-PAUSE = (
-    1.8  # times that a gap between tokens is longer while a prompt comes in: under 2, with room for the curve's noise
-)
+PAUSE = 1.7  # times that a gap between tokens is longer while a prompt comes in: p99 is then under twice the median
 LEAST_CHUNK = 128  # prompt positions of a step at least, or a prompt would take for ever where each position costs time
 EFFICIENT = 1.1  # times the least cost of a position: larger steps gain no more
 RENEWAL = 0.02  # share of the last step in what is known about the host's time

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
 from asynclane.scheduler.decoding.params import ParamError
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.memory.pages import Limits
+from asynclane.scheduler.memory.prefix_cache import Page
 from asynclane.scheduler.request import Outcome, Request, RequestStats
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence as Running
@@ -149,6 +150,43 @@ def test_a_decoder_that_computes_whole_requests_refuses_those_longer_than_a_step
     with pytest.raises(ParamError, match="84 tokens are computed at once, and a step has 40: decoder 'fast-dllm'") as e:
         loop.scheduler.add(request)
     assert e.value.param == refused
+
+
+class CountedPages(list[Page]):
+    """The pages of a lease, and how often one was looked at."""
+
+    looks = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        found = super().__getitem__(at)
+        self.looks += len(found) if isinstance(at, slice) else 1
+        return found
+
+    def __iter__(self) -> Iterator[Page]:
+        self.looks += len(self)
+        return super().__iter__()
+
+
+def test_the_pages_of_a_long_prompt_are_not_looked_through_in_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two requests of the same prompt, one waits for the pages that the other computes."""
+    monkeypatch.setattr(Scheduler, "check_integrity", lambda scheduler: None)  # it looks at all of them
+    loop = Loop(replace(LIMITS, prefix_sharing=True, prefill_tokens=2 * PAGE))
+    sequences = [loop.add(prompt(1900)) for _ in range(2)]
+    loop.step()
+    leases = [sequence.lease for sequence in sequences]
+    for lease in leases:
+        assert lease is not None
+        lease.pages = CountedPages(lease.pages)
+    steps = 0
+    while not sequences[1].steps:
+        loop.step()
+        steps += 1
+    assert steps > 100
+    for lease in leases:
+        assert lease is not None
+        pages = lease.pages
+        assert isinstance(pages, CountedPages)
+        assert pages.looks < 10 * (len(pages) + steps)
 
 
 @pytest.mark.parametrize("size", [BLOCK, 20, 1000])
