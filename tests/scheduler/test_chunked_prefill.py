@@ -168,7 +168,7 @@ class CountedPages(list[Page]):
 
 
 def test_the_pages_of_a_long_prompt_are_not_looked_through_in_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two requests of the same prompt, one waits for the pages that the other computes."""
+    """Two requests have the same prompt: one waits for the pages that the other computes."""
     monkeypatch.setattr(Scheduler, "check_integrity", lambda scheduler: None)  # it looks at all of them
     loop = Loop(replace(LIMITS, prefix_sharing=True, prefill_tokens=2 * PAGE))
     sequences = [loop.add(prompt(1900)) for _ in range(2)]
