@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..checkpoint.config import Heads, ModelConfig, ModelError
+from ..checkpoint.canvas import Heads
+from ..checkpoint.config import ModelConfig, ModelError
 from ..checkpoint.split import WHOLE, Rank
 from ..kv_cache import KvPages
 from ..network import Transformer, allocate

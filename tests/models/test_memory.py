@@ -11,7 +11,8 @@ import torch
 from asynclane.bench.report import RESULTS
 from asynclane.bench.steps.shapes import SHAPES
 from asynclane.kernels.common.types import Routing
-from asynclane.models.checkpoint.config import CanvasNetwork, Experts, Heads, ModelConfig, read_config
+from asynclane.models.checkpoint.canvas import CanvasNetwork, Heads
+from asynclane.models.checkpoint.config import Experts, ModelConfig, read_config
 from asynclane.models.checkpoint.registry import find_model
 from asynclane.models.exec import pack
 from asynclane.models.exec.memory import step_bytes
