@@ -25,7 +25,7 @@ from .memory.pages import Limits
 from .request import Ended, Failure, Load, Outcome, Request, RequestStats, State, Update
 from .scheduler import QueueFull, Scheduler
 from .scored_sequence import scoring_decoder, scoring_room, with_rows
-from .step_cost import Budget, Halving, StepCost
+from .step_cost import Budget, Halving, Pacing, StepCost
 
 __all__ = [
     "ALL_DECODERS",
@@ -55,6 +55,7 @@ __all__ = [
     "Load",
     "Measure",
     "Outcome",
+    "Pacing",
     "ParamError",
     "Params",
     "Preferences",

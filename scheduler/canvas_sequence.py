@@ -16,6 +16,7 @@ from .lane_events import LaneEvents
 from .lane_status import RequestStatus
 from .layout import Holding
 from .layout.canvases import CanvasLayout, CanvasStep
+from .memory.pages import Limits
 from .memory.prefix_cache import Lease
 from .request import Outcome, Request
 from .sequence import NO_END, PlannedRequest, Sequence
@@ -47,7 +48,7 @@ class CanvasSequence(Sequence):
         self._step = self._unchanged = 0  # of the canvas in work
         self._tokens = self._first_tokens()
 
-    def admit(self, lease: Lease, holding: Holding, page_size: int) -> None:
+    def admit(self, lease: Lease, holding: Holding, limits: Limits) -> None:
         self.lease, self.holding = lease, holding
         everything = Holding(holding.slots, (*lease.numbers, *holding.pages))
         self.layout = CanvasLayout(everything, self.source)

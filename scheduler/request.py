@@ -11,6 +11,7 @@ import numpy as np
 from .contract import Doubles, Ints, Sampling
 from .decoding.attention_pattern import AttentionPattern
 from .decoding.compatibility import RequestFacts
+from .decoding.lane_tree import Layout
 from .decoding.registry import Decoder
 from .decoding.vocabulary import Vocabulary
 from .grammar_guide import Constraint
@@ -135,9 +136,17 @@ class Request:
             measured=measured,
             watched=self.watched,
             penalty=self.preferences.penalty,
+            whole=not self._can_be_cut(limits, pattern),
             required=(*self.resources(limits, pattern), tokens),
             available=(limits.slots, limits.pages, limits.step_tokens),
         )
+
+    def _can_be_cut(self, limits: Limits, pattern: AttentionPattern) -> bool:
+        """Return whether its prompt may be computed by steps before the first forward, and its answer in rows that
+        begin where settled positions end."""
+        decoder = self.decoder
+        alone = not decoder.branches and not decoder.replica_positions and decoder.layout is not Layout.ISOLATED
+        return limits.cuts_rows(pattern) and alone and not self.infill and decoder.cache().keeps_prompt
 
     def _branch_tokens(self, limits: Limits, pattern: AttentionPattern) -> int:
         """The most positions of a branch's row, which begins with a page."""

@@ -33,7 +33,7 @@ from .memory.prefix_cache import PrefixCache
 from .request import Ended, Load, Outcome, Request, State, Update
 from .scored_sequence import ScoredSequence
 from .sequence import NO_END, PlannedRequest, Sequence
-from .step_cost import Budget, Halving
+from .step_cost import Budget, Halving, Pacing
 from .turns import Turns
 
 SCORED_TOKENS = 512  # positions of a step that score given tokens while others wait for their answers
@@ -45,6 +45,14 @@ WAITING, RUNNING, STEPPING, LEAVING, FINISHED = State  # looked up once: each ac
 
 class QueueFull(Exception):
     """The queue is full, and the client has its part of it."""
+
+
+class OpenPrompt(NamedTuple):
+    """A request whose prompt is computed from `start` to `end` before its first forward, or with it."""
+
+    sequence: Sequence
+    start: int
+    end: int
 
 
 class StepInFlight(NamedTuple):
@@ -74,11 +82,13 @@ class Scheduler:
         budget: Budget | None = None,
         halving: Halving | None = None,
         pattern: AttentionPattern = PLAIN,
+        pacing: Pacing | None = None,
     ) -> None:
-        """`budget` serves requests with block_length 'auto'. With `halving` two steps may be in flight. Raises
+        """`budget` serves requests with block_length 'auto'. With `halving` two steps may be in flight. With `pacing`
+        the prompt positions of a step follow the load, up to the limit. Raises
         `ValueError` for limits that do not suit the network's `pattern`."""
         self.limits = limits.checked(pattern)
-        self.budget, self.halving = budget, halving
+        self.budget, self.halving, self.pacing = budget, halving, pacing
         self.slots, self.pages = Pool(limits.slots), Pool(limits.pages)
         self.waiting, self.running = dict[int, Sequence](), dict[int, Sequence]()
         self.pattern = pattern
@@ -86,6 +96,7 @@ class Scheduler:
         self._turns, self._prompt_turns = Turns(), Turns()  # to be admitted, and to compute prompts
         self._prefixes = PrefixCache(self.pages, limits.page_size, limits.prefix_sharing)
         self._vocabulary, self._step = vocabulary, 0
+        self._held = dict[tuple[int, ...], frozenset[int]]()  # the pages of requests that run together
         self._in_flight: deque[StepInFlight] = deque()  # oldest first
         self._lost: list[Update] = []  # ends of requests that could not be planned
 
@@ -263,7 +274,7 @@ class Scheduler:
             sequence.move(RUNNING)
             self.running[sequence.id] = sequence
             try:
-                sequence.admit(lease, Holding(self.slots.take(slots), own), self.limits.page_size)
+                sequence.admit(lease, Holding(self.slots.take(slots), own), self.limits)
             except INTERRUPTS:
                 raise
             except BaseException:
@@ -307,9 +318,16 @@ class Scheduler:
         """Return whether a request and `others` need no more than half of all slots and pages together."""
         slots, pages = sequence.request.resources(self.limits, self.pattern)
         shared = self._prefixes.numbers(sequence.block_hashes)
-        held = shared.union(*(other.pages for other in others))
+        held = self._pages_of(others)
         slots += sum(len(other.holding.slots) for other in others)
-        return 2 * slots <= self.slots.size and 2 * (len(held) + pages - len(shared)) <= self.pages.size
+        return 2 * slots <= self.slots.size and 2 * (len(held | shared) + pages - len(shared)) <= self.pages.size
+
+    def _pages_of(self, others: list[Sequence]) -> frozenset[int]:
+        """All pages of requests that run. They have the same ones as long as they do, so they are counted once."""
+        key = tuple([other.id for other in others])
+        if key not in self._held:
+            self._held[key] = frozenset().union(*(other.pages for other in others))
+        return self._held[key]
 
     def _ready(self) -> list[PlannedRequest]:
         """The next step of each request that runs and is in no step in flight, the longest waiting first. A request
@@ -320,37 +338,57 @@ class Scheduler:
             if self.budget is not None:
                 self._set_block_lengths(self.budget)
             free = [sequence for sequence in self.running.values() if sequence.state is RUNNING]
-            prompt_ends = self._prompt_ends(free) | self._score_ends(free)
-            for sequence in sorted(free, key=attrgetter("served_at", "id")):
-                prompt_end = prompt_ends.get(sequence.id)
-                if prompt_end == 0:
-                    continue
-                try:
-                    ready.append(sequence.plan(prompt_end))
-                except INTERRUPTS:
-                    raise
-                except BaseException:
-                    logging.getLogger(__name__).exception(FAULT, sequence.id)
-                    self._lost.append(self._fail(sequence))
+            prompts = self._open_prompts(free)
+            ends = self._score_ends(free)
+            ready += self._planned([sequence for sequence in free if sequence.id not in prompts], ends)
+            if prompts:
+                ends = self._prompt_ends(prompts, sum([planned.tokens for planned in ready]))
+                ready += self._planned([prompt.sequence for prompt in prompts.values()], ends)
+                ready.sort(key=lambda planned: (planned.sequence.served_at, planned.sequence.id))
             if lost == len(self._lost):
                 return ready
 
-    def _prompt_ends(self, free: list[Sequence]) -> dict[int, int]:
-        """The position up to which each request may compute its prompt in the next step, by id; 0: it waits. A limit
-        bounds the prompt positions of all steps in flight together, so that requests that run go on beside them.
-        Clients take turns, and of one client whoever was admitted first goes first."""
-        found: dict[int, int] = {}
+    def _planned(self, sequences: list[Sequence], ends: dict[int, int]) -> list[PlannedRequest]:
+        """The next step of each, the longest waiting first. `ends`: see `Sequence.plan`, by id; 0: it waits."""
+        found = []
+        for sequence in sorted(sequences, key=attrgetter("served_at", "id")):
+            end = ends.get(sequence.id)
+            if end == 0:
+                continue
+            try:
+                found.append(_fitting(sequence.plan(end), self.limits.step_tokens))
+            except INTERRUPTS:
+                raise
+            except BaseException:
+                logging.getLogger(__name__).exception(FAULT, sequence.id)
+                self._lost.append(self._fail(sequence))
+        return found
+
+    def _open_prompts(self, free: list[Sequence]) -> dict[int, OpenPrompt]:
+        """The requests whose prompt is computed within a limit, by id. Clients take turns, and of one client whoever
+        was admitted first goes first."""
         if not self.limits.prefill_tokens:
-            return found
-        room = self.limits.prefill_tokens
-        room -= sum(planned.prompt_tokens for step in self._in_flight for planned in step.requests)
+            return {}
         new = [sequence for sequence in free if not sequence.steps]
-        for sequence in sorted(new, key=lambda one: self._prompt_turns.begin(one.request.client)):
-            start, end = sequence.open_prompt()
-            if start < end:
-                stop = self._chunk_end(start, min(end, start + room), end) if sequence.may_begin(found) else start
-                found[sequence.id] = stop if stop > start else 0
-                room -= stop - start
+        new.sort(key=lambda one: self._prompt_turns.begin(one.request.client))
+        prompts = [OpenPrompt(sequence, *sequence.open_prompt()) for sequence in new]
+        return {prompt.sequence.id: prompt for prompt in prompts if prompt.start < prompt.end}
+
+    def _prompt_ends(self, prompts: dict[int, OpenPrompt], work: int) -> dict[int, int]:
+        """The position up to which each request may compute its prompt in the next step, by id; 0: it waits. A limit
+        bounds the prompt positions of all steps in flight together, so that requests that run, whose next steps have
+        `work` positions, go on beside them."""
+        found: dict[int, int] = {}
+        in_flight = [planned for step in self._in_flight for planned in step.requests]
+        taken, room = sum([planned.prompt_tokens for planned in in_flight]), self.limits.prefill_tokens
+        if self.pacing is not None:
+            work += sum([planned.tokens for planned in in_flight]) - taken
+            room = self.pacing.room(work, max(prompt.start for prompt in prompts.values()), room)
+        room -= taken
+        for sequence, start, end in prompts.values():
+            stop = self._chunk_end(start, min(end, start + room), end) if sequence.may_begin(found) else start
+            found[sequence.id] = stop if stop > start else 0
+            room -= stop - start
         return found
 
     def _score_ends(self, free: list[Sequence]) -> dict[int, int]:
@@ -528,6 +566,7 @@ class Scheduler:
             del self.waiting[sequence.id]
         else:
             del self.running[sequence.id]
+            self._held.clear()
             sequence.tree.close()
             self.slots.give(sequence.holding.slots)
             self.pages.give(sequence.holding.pages)
@@ -544,6 +583,13 @@ def _able_to_begin(ready: list[PlannedRequest]) -> list[PlannedRequest]:
             able.append(planned)
             ends[planned.sequence.id] = planned.window.end
     return able
+
+
+def _fitting(planned: PlannedRequest, step_tokens: int) -> PlannedRequest:
+    """A request's part of a step. Raises `RuntimeError` if no step has room for it: it would wait for ever."""
+    if planned.tokens > step_tokens:
+        raise RuntimeError(f"request {planned.sequence.id} plans {planned.tokens} tokens for steps of {step_tokens}")
+    return planned
 
 
 def _with_candidates(plan: StepPlan, requests: list[PlannedRequest]) -> tuple[StepPlan, dict[int, slice]]:

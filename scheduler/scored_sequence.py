@@ -73,9 +73,9 @@ class ScoredSequence(Sequence):
         seed, ranks = request.sampling.seed, request.ranks or 0
         self._likelihood = Likelihood(request.scoring, vocabulary.mask_id, seed, ranks)
 
-    def admit(self, lease: Lease, holding: Holding, page_size: int) -> None:
+    def admit(self, lease: Lease, holding: Holding, limits: Limits) -> None:
         self.lease, self.holding = lease, holding
-        self.layout = ScoreLayout(holding, self.source, page_size, self._likelihood)
+        self.layout = ScoreLayout(holding, self.source, limits.page_size, self._likelihood)
 
     def plan(self, prompt_end: int | None = None) -> PlannedRequest:
         """The next rows: all that fit, or with a `prompt_end` rows of so many positions, and one at least."""

@@ -11,6 +11,7 @@ from .contract import Doubles, Floats, Ints, Row, Scores, Span, StepResult, make
 from .decoding.attention_pattern import AttentionPattern
 from .decoding.boundaries import Longs, Nesting
 from .decoding.cache import NO_CANVAS, Canvas, ComputeRange, Progress, RequestExtent, StepConfidence
+from .decoding.commit.base import EVERYTHING
 from .decoding.commit.device import shared_rule
 from .decoding.lane_tree import LaneCounts, LaneTree
 from .decoding.lanes.base import ABSENT
@@ -24,6 +25,7 @@ from .layout import LAYOUTS, Holding, RowLayout, RowSource
 from .layout.packed import StepInputs
 from .logit_bias import NEUTRAL, Biasing
 from .logprobs import Scorebook
+from .memory.pages import Limits
 from .memory.prefix_cache import NO_HASHES, Lease, PrefixCache
 from .request import TRANSITIONS, Failure, Outcome, Request, RequestStats, State, Update
 
@@ -60,7 +62,7 @@ class Sequence:
     __slots__ = (
         *("id", "request", "prompt_length", "policy", "tree", "canvas", "cache", "layout", "source"),
         *("stability", "recorder", "scorebook", "host_rule", "guide", "_nesting", "_nested", "_vocabulary"),
-        *("_revises", "_computes_lanes", "_device_decides", "_only_writes", "_waits"),
+        *("_revises", "_computes_lanes", "_device_decides", "_only_writes", "_waits", "_row_tokens"),
         *("state", "outcome", "holding", "block_hashes", "lease", "frontier", "end_at", "predicted_end", "sent"),
         *("scores_candidates", "candidate_logprobs"),
         *("served_at", "prefilled", "steps", "computed_tokens", "cached_tokens", "refreshes", "reused_refreshes"),
@@ -108,6 +110,7 @@ class Sequence:
         records = self.scorebook is not None or self.stability is not None or self.cache.reads_canvas
         self._only_writes = self._device_decides and not records
         self._waits = policy.waits and self._device_decides and self.recorder is None
+        self._row_tokens = EVERYTHING  # positions that a row may have
         self.state = State.WAITING
         self.outcome: Outcome | None = None
         self.holding = Holding((), ())
@@ -156,15 +159,16 @@ class Sequence:
             causal = verifier is not None and verifier.causal_cache
             self.block_hashes = prefixes.block_hashes(prompt, request.cache_salt, group, causal)
 
-    def admit(self, lease: Lease, holding: Holding, page_size: int) -> None:
+    def admit(self, lease: Lease, holding: Holding, limits: Limits) -> None:
         """The request has what it needs on the device: its first lanes begin."""
         self.lease, self.holding = lease, holding
+        self._row_tokens = limits.step_tokens
         if self.guide is not None:
             self._continue(self.guide.begin(), None)
         self.policy.open(self.tree)
         self._nested = self.tree.live[0].start
         everything = Holding(holding.slots, (*lease.numbers, *holding.pages))
-        self.layout = LAYOUTS[self.request.decoder.layout](everything, self.source, page_size)
+        self.layout = LAYOUTS[self.request.decoder.layout](everything, self.source, limits.page_size)
 
     def may_begin(self, stepping: Mapping[int, int]) -> bool:
         """Return whether the pages that it does not compute itself are known, or computed by the requests `stepping`
@@ -251,9 +255,12 @@ class Sequence:
             window = window._replace(gaps=())  # a grammar goes from one position to the next
         if self._computes_lanes:  # committed positions are looked at again, or replicated
             window = window.covering(extent.first, extent.last)
-        if self.steps:
-            return window
-        return window._replace(start=max(window.start, self._begin()))
+        if not self.steps:
+            window = window._replace(start=max(window.start, self._begin()))
+        if window.end - window.start > self._row_tokens:  # lanes and look-ahead after that wait
+            end = self.tree.pattern.floor(window.start + self._row_tokens)
+            return window._replace(end=end, visible=min(window.visible, end))
+        return window
 
     def rule_input(self, rule: HostRuleRunner, spans: tuple[Span, ...], part: slice) -> RuleInput:
         """The input of the host commit rule: `part` of a step's result, which belongs to `spans`."""
@@ -354,6 +361,8 @@ class Sequence:
         step, self.steps, known = self.steps, self.steps + 1, self.layout.known
         if self.source.from_before:  # the next step computes the position that predicts its first open one
             known = self.tree.pattern.floor(self.prompt_length + self.frontier - self.source.from_before)
+        if window.end < extent.frontier:  # the row was cut, and all of it had been committed
+            known = min(known, window.end)
         if known < progress.frontier or known < extent.frontier:
             extent = extent._replace(frontier=min(extent.frontier, known))
             progress = progress._replace(frontier=min(progress.frontier, known))

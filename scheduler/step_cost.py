@@ -1,4 +1,5 @@
-"""The cost of a step, and two choices that depend on it: the length of new blocks, and one or two steps in flight.
+"""The cost of a step, and the choices that depend on it: the length of new blocks, prompt positions of a step, and one
+or two steps in flight.
 
 The time of a step over its positions is flat, then linear (`StepCost`): few requests take long blocks at no cost, many
 pay for every position. `Budget` measures the effect of a length on the requests that run (`BlockYields`), prompts,
@@ -21,15 +22,19 @@ EPOCH = 32  # steps between choices
 SETTLING = 4  # steps after a change of the block length that still show the effect of the one before
 ENOUGH = 500.0  # forwards that a block length needs before any choice: means are then within 3 %
 TRIALS = 16  # one epoch in so many tries the block length with the fewest forwards
+PAUSE = 1.7  # times that a gap between tokens is longer while a prompt comes in: p99 is then under twice the median
+LEAST_CHUNK = 128  # prompt positions of a step at least, or a prompt would take for ever where each position costs time
+EFFICIENT = 1.1  # times the least cost of a position: larger steps gain no more
 RENEWAL = 0.02  # share of the last step in what is known about the host's time
 LEAST_SLACK_S = 0.0005  # the curve is not more exact
 MARGIN = 0.02  # a faster block length must be so much faster: less is noise of the means
 
 
 class StepCost:
-    """Seconds of a step over its positions: measured points, and a straight line after the last."""
+    """Seconds of a step over its positions: measured points, and a straight line after the last. To these come
+    `pair_s` for each pair of a position and a key that it sees beyond those of the points."""
 
-    def __init__(self, tokens: Sequence[float], seconds: Sequence[float]) -> None:
+    def __init__(self, tokens: Sequence[float], seconds: Sequence[float], pair_s: float = 0.0) -> None:
         """At least two points. Raises `ValueError` unless all are finite, `tokens` rise and `seconds` are above 0."""
         self._tokens, self._seconds = np.asarray(tokens, np.float64), np.asarray(seconds, np.float64)
         if self._tokens.ndim != 1 or self._tokens.shape != self._seconds.shape or len(self._tokens) < 2:
@@ -38,6 +43,7 @@ class StepCost:
             raise ValueError("a cost curve needs finite numbers, and times above 0")
         if (np.diff(self._tokens) <= 0).any():
             raise ValueError("a cost curve needs at least two points of rising token counts")
+        self.pair_s = pair_s
         # A curve that falls at its end is taken as flat there: no step takes less than none.
         self._slope = max(0.0, float(np.diff(self._seconds[-2:])[0] / np.diff(self._tokens[-2:])[0]))
 
@@ -45,6 +51,39 @@ class StepCost:
         """Seconds of a step of `tokens` positions."""
         beyond = max(0.0, tokens - float(self._tokens[-1]))
         return float(np.interp(tokens, self._tokens, self._seconds)) + beyond * self._slope
+
+
+class Pacing:
+    """Chooses how many prompt positions of a block-causal network a step computes, by what they cost the streams that
+    run beside them."""
+
+    def __init__(self, cost: StepCost, halving: Halving | None = None, block_size: int = 1) -> None:
+        """Prompts are computed in whole blocks of `block_size` positions."""
+        self._cost, self._halving, self._least = cost, halving, max(LEAST_CHUNK, block_size)
+        sizes = [self._least << power for power in range(6)]
+        best = min(cost(size) / size for size in sizes)
+        self.alone = next(size for size in sizes if cost(size) / size <= EFFICIENT * best)  # where nobody else runs
+
+    def room(self, work: int, keys: int, most: int) -> int:
+        """The prompt positions, at most `most`, that go beside `work` positions of others and see about `keys` keys:
+        so many that tokens come at most `PAUSE` times as late, but some at least."""
+        if not work:
+            return min(self.alone, most)
+        limit = PAUSE * self._gap_s(work, 0.0)
+        low, high = min(self._least, most), most
+        while low < high:  # the largest that keeps within the limit
+            chunk = (low + high + 1) // 2
+            if self._gap_s(work + chunk, self._cost.pair_s * chunk * keys) <= limit:
+                low = chunk
+            else:
+                high = chunk - 1
+        return low
+
+    def _gap_s(self, positions: int, more_s: float) -> float:
+        """Seconds in which each stream gets a step, of `positions` in all."""
+        if self._halving is not None and self._halving.pays(positions):
+            return 2 * self._cost(positions / 2) + more_s
+        return self._cost(positions) + more_s
 
 
 class Halving:

@@ -79,6 +79,11 @@ OF_ONE_ANSWER = (
 OF_EVALUATION = tuple(name for name in OF_ONE_ANSWER if name not in ("decoder", "max_num_seqs"))
 # Those of `LLM`, which speaks no HTTP.
 OF_LLM = (*OF_ONE_ANSWER, "max_queue", "default_max_tokens", "grammar_timeout_s", "grammar_memory_mb")
+# Those that decide how much memory a model takes on a GPU, for `inspect`.
+OF_MEMORY = (
+    *("quantization", "kv_cache_dtype", "deterministic", "max_model_len", "max_step_tokens", "chunked_prefill_size"),
+    *("gpu_memory_utilization", "page_size"),
+)
 SWITCH = {"on": True, "off": False, "true": True, "false": False, "1": True, "0": False}
 
 
@@ -186,17 +191,26 @@ class Settings:
     )
     threads: int | None = _number(None, "CPU threads of the model; default: OMP_NUM_THREADS, or every core", 1, 4096)
     max_model_len: int | None = _number(
-        None, "context in tokens; default: the checkpoint's, or --max-step-tokens if less", 2
+        None,
+        "context in tokens; default: the checkpoint's, at most 32768 with a block-causal model, --max-step-tokens with"
+        " others, which compute a whole request in one step",
+        2,
     )
     max_num_seqs: int = _number(64, "requests that run at once", 1, 65536)
     max_queue: int = _number(
         256, "requests that may wait; beyond them each client has an equal part, and more are refused with 429", 1
     )
-    max_step_tokens: int = _number(4096, "positions that one forward may compute", 1)
+    max_step_tokens: int | None = _number(
+        None,
+        "positions that one forward may compute; default: 4096, or --max-model-len where a model computes a whole"
+        " request in one step and that is more",
+        1,
+    )
     chunked_prefill_size: int | None = _number(
         None,
         "prompt positions that one step may compute, over all requests: long prompts go in chunks, and streams go on"
-        " beside them; 0: whole prompts at once; default: 512 with a block-causal model; others take only 0",
+        " beside them; 0: whole prompts at once; default: with a block-causal model, so many that tokens of others"
+        " come less than twice as late, by the measured time of steps; other models take only 0",
         0,
     )
     kv_cache_tokens: int | None = _number(

@@ -45,6 +45,7 @@ def measure(settings: Settings, requests: int, max_tokens: int) -> dict[str, obj
         "weights_bytes": footprint.weights_bytes,
         "pages_bytes": footprint.pages_bytes,
         "workspace_bytes": footprint.workspace_bytes,
+        "computed_bytes": footprint.computed_bytes,
         "loading_peak_bytes": loading_peak,
         "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
         "peak_reserved_bytes": torch.cuda.max_memory_reserved(),

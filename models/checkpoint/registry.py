@@ -123,6 +123,7 @@ def with_adapter(config: ModelConfig, directory: str) -> ModelConfig:
 Report = Callable[[str, int, int], None]
 OLDEST = (8, 0)  # compute capability: below it there is no bfloat16 in the matrix units
 OLDEST_FP8 = (8, 9)
+FP8_NOT_FIXED = "cannot be deterministic: its products follow the size of the batch"
 SHARED_FOR_FIXED = 163_880  # bytes; products of fixed order, as Triton compiles them
 
 
@@ -212,10 +213,20 @@ def _numerics(hardware: Hardware, device: torch.device, config: ModelConfig) -> 
             return plain
 
 
+def gpu_numerics(config: ModelConfig, quantization: str | None, fixed: bool, kv_cache_dtype: str) -> Numerics:
+    """The number format of a network on a GPU that can compute in all of them. Raises `ModelError` for settings that
+    exclude each other."""
+    kept = config.quantization.layout.kept if config.quantization else None
+    form = quantization or (None if kept == "fp8" and fixed else kept)
+    if form == "fp8" and fixed:
+        raise ModelError(f"quantization fp8 {FP8_NOT_FIXED}")
+    return Numerics(torch.bfloat16, form == "fp8", fixed, form == "int4", fp8_cache=kv_cache_dtype == "fp8")
+
+
 def _no_fp8(hardware: Hardware, device: torch.device, dtype: torch.dtype) -> str | None:
     """The reason why there are no products in FP8; None: there are."""
     if hardware.deterministic:
-        return "cannot be deterministic: its products follow the size of the batch"
+        return FP8_NOT_FIXED
     if device.type == "cuda" and dtype is not torch.bfloat16:
         return f"goes with dtype bfloat16 on a GPU, not {hardware.dtype}"
     return _lacks_fp8(device)

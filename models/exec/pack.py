@@ -7,8 +7,8 @@ is inert: its tokens write no keys, its rows and spans are empty.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
@@ -31,6 +31,9 @@ NOWHERE_SECTIONS = (
     "scored",
     "causal_offsets",
     "canvas_starts",
+)
+LOGIT_ROWS = (
+    1024  # projected positions whose logits are in memory at once: products of so many are as fast as longer ones
 )
 UNCHANGED = -1  # host token of a position whose canvas keeps its token
 DRAW_WORDS = 7  # numbers that say how a position is drawn
@@ -291,6 +294,56 @@ class Batch:
     denoised: Denoised | None  # None: no row is a canvas of random tokens
     attention: AttentionPlan | None  # of all tokens; None without a shape
     projected_attention: AttentionPlan | None  # of the projected positions
+
+
+def logit_rows(count: int, several: bool) -> int:
+    """Positions of the largest part that `count` projected ones make. A step that needs `several` arrays of the size of
+    its logits has half as many in a part."""
+    most = LOGIT_ROWS // 2 if several else LOGIT_ROWS
+    return -(-count // max(1, -(-count // most)))
+
+
+def logit_parts(batch: Batch) -> Iterator[tuple[int, int, Batch]]:
+    """The parts of a batch whose logits are in memory at once, as evenly as goes: where each begins and ends among the
+    projected positions, and the batch with these alone. What belongs to tokens, rows or spans is that of the whole."""
+    count = len(batch.projected)
+    size = logit_rows(count, several=batch.denoised is not None)
+    if size == count:
+        yield 0, count, batch
+        return
+    for start in range(0, count, size):
+        end = min(start + size, count)
+        yield start, end, _part(batch, start, end)
+
+
+def _part(batch: Batch, start: int, end: int) -> Batch:
+    here = slice(start, end)
+    draws = None if batch.draws is None else Draws(*(each[here] for each in batch.draws))
+    measures, biases, restrictions, denoised = batch.measures, batch.biases, batch.restrictions, batch.denoised
+    if measures is not None and draws is not None:
+        measures = Measures(measures.kinds[here], measures.noise[here], draws)
+    if biases is not None:
+        begins, ends = (each.clamp(start, end) - start for each in (biases.begins, biases.ends))
+        biases = biases._replace(begins=begins, ends=ends)
+    if restrictions is not None:
+        places = restrictions.places
+        inside = (places >= start) & (places < end)
+        restrictions = restrictions._replace(places=torch.where(inside, places - start, NOWHERE))
+    if denoised is not None:
+        denoised = denoised._replace(temperatures=denoised.temperatures[here])
+    return replace(
+        batch,
+        projected=batch.projected[here],
+        targets=batch.targets[here],
+        target_slots=batch.target_slots[here],
+        endless=batch.endless[here],
+        draws=draws,
+        measures=measures,
+        biases=biases,
+        restrictions=restrictions,
+        scored=None if batch.scored is None else batch.scored[here],
+        denoised=denoised,
+    )
 
 
 class Unpadded(NamedTuple):

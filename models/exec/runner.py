@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ...kernels.commit import commit, write_tokens
 from ...kernels.common.compile_ahead import collected
+from ...kernels.common.types import Prediction
 from ...kernels.logits import adjust, rank, restrict
 from ...kernels.measure import measure
 from ...kernels.predict import predict
@@ -38,7 +39,7 @@ from ..kv_cache import KvPages
 from ..network import Transformer, Unfinished
 from .followers import Followers
 from .graphs import Launched, Report, StepGraph, StepGraphs
-from .pack import Batch, OptionalInputs, Unpadded, pack, pack_words, projected
+from .pack import Batch, OptionalInputs, Unpadded, logit_parts, pack, pack_words, projected
 from .shapes import ROW, PaddingKey, ShapeSet, rounded
 
 Waiter = Callable[[], StepResult]
@@ -171,10 +172,16 @@ class Runner:
             with torch.inference_mode():
                 self._compute(key.batch(words, self._device))
 
-    def step_seconds(self, tokens: int) -> float:
+    @property
+    def context(self) -> int:
+        """Positions of the longest request."""
+        return self._network.config.max_model_len
+
+    def step_seconds(self, tokens: int, keys: int = 0) -> float:
         """Seconds of a step of about `tokens` positions in rows of about `ROW`, or of two blocks, which a request of a
-        network with blocks computes: the better of two measurements, if the first was short or has compiled kernels.
-        The tokens are random: equal ones would all go to the same few experts of a mixture, and take too little time.
+        network with blocks computes, or with `keys` in one row after so many: the better of two measurements, if the
+        first was short or has compiled kernels. The tokens are random: equal ones would all go to the same few experts
+        of a mixture, and take too little time.
 
         Only while no request is running: it writes to pages and canvases.
         """
@@ -182,11 +189,13 @@ class Runner:
         shift, pattern = self._network.config.logit_shift, self._network.config.pattern
         tokens = max(1 + shift, min(tokens, slots * longest))
         usual = min(ROW, 2 * pattern.block_size) if pattern.bounded else ROW
-        count = min(slots, max(-(-tokens // usual), -(-tokens // longest)))
+        count = 1 if keys else min(slots, max(-(-tokens // usual), -(-tokens // longest)))
+        keys = pattern.floor(keys)
         sizes = [tokens // count + (number < tokens % count) for number in range(count)]
         nothing = DeviceCommitRule(sure=0, threshold=math.inf)  # no confidence reaches it
         rows = tuple(
-            Row(slot, 0, size, size, (Span(shift, size, nothing),), GREEDY, step=0) for slot, size in enumerate(sizes)
+            Row(slot, keys, keys + size, keys + size, (Span(keys + shift, keys + size, nothing),), GREEDY, step=0)
+            for slot, size in enumerate(sizes)
         )
         draws = np.random.default_rng(0)
         canvases = (draws.integers(0, self._network.config.vocab_size, size, np.int32) for size in sizes)
@@ -253,7 +262,27 @@ class Runner:
         """
         if not len(batch.projected):
             return torch.empty((4, 0), dtype=torch.int32, device=self._device)
-        logits = self._network.logits(self._network.conclude(unfinished, batch, self._pages))
+        hidden = self._network.conclude(unfinished, batch, self._pages)
+        parts = [self._read_logits(hidden[start:end], part) for start, end, part in logit_parts(batch)]
+        found, by_rule, likeliest, ranked = parts[0] if len(parts) == 1 else Readings.joined(parts)
+        mask_id, slots = self._network.config.mask_id, batch.target_slots
+        if likeliest is None:
+            tokens = commit(self._canvases, slots, batch.targets, found.tokens, by_rule, mask_id, batch.rules)
+        else:  # the host decides what a canvas of random tokens holds
+            tokens = likeliest
+        lines = [tokens.int(), found.proposals.int(), *found.confidence.view(torch.int32).view(-1, 2).unbind(1)]
+        if batch.measures is not None:
+            lines.append(by_rule.float().view(torch.int32))
+        if ranked is None:
+            return torch.stack(lines)
+        if ranked.places is not None:
+            lines.append(ranked.places.int())
+        others = ranked.ids.int().T, ranked.logprobs.T.contiguous().view(torch.int32)
+        return torch.cat((torch.stack((*lines, ranked.chosen.view(torch.int32))), *others))
+
+    def _read_logits(self, hidden: Tensor, batch: Batch) -> Readings:
+        """All that is read off the logits of hidden states [N, dim], which are those of the batch's N positions."""
+        logits = self._network.logits(hidden)
         if batch.biases is not None:
             adjust(logits, *batch.biases)
         if batch.restrictions is not None:
@@ -266,28 +295,51 @@ class Runner:
         by_rule = found.commit_probability
         if batch.measures is not None:
             by_rule = measure(logits, found, *batch.measures)
-        mask_id, slots = self._network.config.mask_id, batch.target_slots
-        if likeliest is None:
-            tokens = commit(self._canvases, slots, batch.targets, found.tokens, by_rule, mask_id, batch.rules)
-        else:  # the host decides what a canvas of random tokens holds
-            tokens = likeliest
-        lines = [tokens.int(), found.proposals.int(), *found.confidence.view(torch.int32).view(-1, 2).unbind(1)]
-        if batch.measures is not None:
-            lines.append(by_rule.float().view(torch.int32))
         if batch.ranks is None:
-            return torch.stack(lines)
+            return Readings(found, by_rule, likeliest, None)
         most = min(batch.ranks, logits.shape[1])
         few = min(most, MOST_RANKS)
-        chosen, ids, scores, token_ranks = rank(logits, self._banned, found, few, batch.scored)
+        chosen, ids, scores, places = rank(logits, self._banned, found, few, batch.scored)
         if most > few:  # the first ones stay as they are: of equal tokens, more might have others first
             wide = rank(logits, self._banned, found, most)
             ids, scores = (
                 torch.cat((own, more[:, few:]), 1) for own, more in zip((ids, scores), wide[1:3], strict=True)
             )
-        if token_ranks is not None:
-            lines.append(token_ranks.int())
-        ranked = ids.int().T, scores.T.contiguous().view(torch.int32)
-        return torch.cat((torch.stack((*lines, chosen.view(torch.int32))), *ranked))
+        return Readings(found, by_rule, likeliest, Ranked(chosen, ids, scores, places))
+
+
+class Ranked(NamedTuple):
+    """Log-probabilities of N positions: of a token each, of the likeliest ones [N, any] `ids`, and the rank of each
+    scored token."""
+
+    chosen: Tensor
+    ids: Tensor
+    logprobs: Tensor
+    places: Tensor | None
+
+
+class Readings(NamedTuple):
+    """The proposals of N positions, the numbers that their rules go by, and more that only some steps need."""
+
+    found: Prediction
+    by_rule: Tensor
+    likeliest: Tensor | None
+    ranked: Ranked | None
+
+    @classmethod
+    def joined(cls, parts: Sequence[Readings]) -> Readings:
+        """Those of several parts of a step, one after the other."""
+        found, by_rule, likeliest, ranked = zip(*parts, strict=True)
+        return cls(
+            Prediction(*map(torch.cat, zip(*found, strict=True))),
+            torch.cat(by_rule),
+            None if likeliest[0] is None else torch.cat(likeliest),
+            None if ranked[0] is None else Ranked(*map(_joined, zip(*ranked, strict=True))),
+        )
+
+
+def _joined(parts: tuple[Any, ...]) -> Any:
+    return None if parts[0] is None else torch.cat(parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,12 @@ class AttentionPattern:
         """The first border of blocks from an absolute position on."""
         return position + -position % self.block_size if self.block_size else position
 
+    def cuts_rows(self, step_tokens: int, prefill_tokens: int) -> bool:
+        """Return whether requests may be longer than a step: keys of whole blocks are exact, and a step has room for a
+        chunk of a prompt, the block that is computed once more, and the next one."""
+        rest = 2 * max(self.block_size, self.canvas_length)
+        return 0 < prefill_tokens <= step_tokens - rest and self.block_size > 0
+
     def require_whole(self, name: str, size: int) -> None:
         """Raises `ValueError` for a size that is not a multiple of the block size."""
         if self.ceil(size) != size:

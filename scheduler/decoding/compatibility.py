@@ -386,8 +386,8 @@ VOCABULARY_REFUSALS: Refusals[VocabularyFacts] = {
 @dataclass(frozen=True, slots=True)
 class RequestFacts(VocabularyFacts):
     """A request, the network and the server that get it. `infill` is the parameter that gives tokens after open
-    positions, `grammar` the one that constrains its text, both empty if none does; `required` and `available` are
-    slots, pages and tokens of a step."""
+    positions, `grammar` the one that constrains its text, both empty if none does; a `whole` request must fit a step;
+    `required` and `available` are slots, pages and tokens of a step."""
 
     pattern: AttentionPattern
     positions: int  # of prompt, canvas and suffix
@@ -399,8 +399,13 @@ class RequestFacts(VocabularyFacts):
     measured: bool  # the server knows the time of its steps
     watched: bool  # its lanes are reported
     penalty: str  # the parameter that sets a penalty on tokens of the answer; empty if none does
+    whole: bool
     required: tuple[int, int, int]
     available: tuple[int, int, int]
+
+    @property
+    def too_long(self) -> bool:
+        return self.whole and self.pattern.ceil(self.positions) > self.available[2]
 
     @property
     def first(self) -> str:
@@ -476,6 +481,14 @@ REQUEST_REFUSALS: Refusals[RequestFacts] = {
         "block_length",
         lambda f: f.decoder.adaptive and not f.measured,
     ),
+    ("a step of {f.available[2]} tokens cannot hold all {f.positions}, and scores need them at once: send fewer"): (
+        "{f.first}",
+        lambda f: f.too_long and f.decoder.name == "likelihood",
+    ),
+    (
+        "this request's {f.positions} tokens are computed at once, and a step has {f.available[2]}: decoder 'fast-dllm'"
+        " with its own cache, without branches and a suffix, computes them in parts; or send fewer"
+    ): ("decoder", lambda f: f.too_long),
     (
         "{f.required[0]} rows at a time need {f.required[0]} requests' slots, {f.required[1]} pages and"
         " {f.required[2]} tokens in a step; there are {f.available[0]}, {f.available[1]} and {f.available[2]}: lower"

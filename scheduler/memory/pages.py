@@ -42,11 +42,11 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The resources of a device. `step_tokens` bounds the positions of a step; the longest row must fit, because a row
-    of a bidirectional network cannot be cut. With `prefix_sharing` pages stay known after their request has ended.
+    """The resources of a device. `step_tokens` bounds the positions of a step. A row of a bidirectional network cannot
+    be cut: the longest one must fit. With `prefix_sharing` pages stay known after their request has ended.
 
     `prefill_tokens` bounds the prompt positions of a step over all requests, for a block-causal network alone; 0 is no
-    bound, and a prompt is computed at once."""
+    bound, and a prompt is computed at once. With a bound, a request may be longer than a step."""
 
     slots: int
     pages: int
@@ -58,11 +58,6 @@ class Limits:
     prefill_tokens: int = 0
 
     def __post_init__(self) -> None:
-        if self.step_tokens < self.max_model_len:
-            raise ValueError(
-                f"a step of {self.step_tokens} tokens cannot hold a row of {self.max_model_len}:"
-                " raise --max-step-tokens or lower --max-model-len"
-            )
         if self.pages < self.pages_for(self.max_model_len):
             raise ValueError(
                 f"{self.pages} pages of {self.page_size} cannot hold one request of {self.max_model_len} tokens:"
@@ -71,6 +66,7 @@ class Limits:
 
     def checked(self, pattern: AttentionPattern) -> Limits:
         """These limits. Raises `ValueError` if they do not suit a network with this attention pattern."""
+        self._check_step(pattern)
         if self.prefix_sharing:
             pattern.require_sharing("--prefix-sharing")
         if self.prefill_tokens:
@@ -83,6 +79,22 @@ class Limits:
         pattern.require_whole("--page-size", self.page_size)
         pattern.require_whole("--max-model-len", self.max_model_len)
         return self
+
+    def cuts_rows(self, pattern: AttentionPattern) -> bool:
+        """Return whether requests may be longer than a step."""
+        return pattern.cuts_rows(self.step_tokens, self.prefill_tokens)
+
+    def _check_step(self, pattern: AttentionPattern) -> None:
+        if self.step_tokens >= self.max_model_len or self.cuts_rows(pattern):
+            return
+        advice = "raise --max-step-tokens or lower --max-model-len"
+        if not pattern.block_size:
+            advice += ", for a bidirectional model computes a whole request at once"
+        elif self.prefill_tokens:
+            advice += " or --chunked-prefill-size"
+        else:
+            advice += ", or leave out --chunked-prefill-size 0"
+        raise ValueError(f"a step of {self.step_tokens} tokens cannot hold a row of {self.max_model_len}: {advice}")
 
     def pages_for(self, tokens: int) -> int:
         return -(-tokens // self.page_size)

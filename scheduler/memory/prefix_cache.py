@@ -73,8 +73,10 @@ class PrefixCache:
         else:
             return NO_HASHES
         keys, last = list[Key](), _key(b"", root.encode())
-        for start in range(0, len(prompt) - self.page_size + 1, self.page_size):
-            last = _key(last, prompt[start : start + self.page_size].tobytes())
+        text = prompt.tobytes()
+        size = self.page_size * prompt.itemsize
+        for start in range(0, len(text) - size + 1, size):
+            last = _key(last, text[start : start + size])
             keys.append(last)
         return BlockHashes(tuple(keys), last, grows=self.keeps)
 
@@ -152,6 +154,9 @@ class Lease:
         self.pages = pages
         self._prefixes = prefixes
         self._reader = reader
+        self._nobody = (None, reader)  # leaders of pages that no other request computes
+        self._known = self._begin = 0  # pages: the first ones that are known, those before the reader's own
+        self._waits_for: int | None = None  # the leader of the first page that is not known
         self._last = hashes.last
         self._grows = hashes.grows
 
@@ -162,27 +167,42 @@ class Lease:
     def begin(self) -> int:
         """The number of positions that the reader's first step need not compute. From the first page on that nobody
         computes, the reader is the leader."""
-        for index, page in enumerate(self.pages):
-            if not page.known and page.leader in (None, self._reader):
-                for led in self.pages[index:]:
-                    led.leader = self._reader
-                return index * self._prefixes.page_size
-        return len(self.pages) * self._prefixes.page_size
+        pages, first = self.pages, self._first_unknown()
+        leader = pages[first].leader if first < len(pages) else self._reader
+        if leader == self._reader:
+            return first * self._prefixes.page_size
+        if leader is None or leader != self._waits_for:  # else nothing has changed: a leader leads to its last page
+            self._waits_for = leader
+            own = (at for at in range(first, len(pages)) if not pages[at].known and pages[at].leader in self._nobody)
+            self._begin = next(own, len(pages))
+            for led in pages[self._begin :]:
+                led.leader = self._reader
+        return self._begin * self._prefixes.page_size
 
     def ready(self, stepping: Mapping[int, int]) -> bool:
         """True if the reader's first step may go along with the requests `stepping`, each of which computes up to a
         position: every page is known, computed in the same step, or the reader's to compute."""
         size = self._prefixes.page_size
-        for end, page in enumerate(self.pages, 1):
-            served = page.known or page.leader == self._reader
-            if not served and (page.leader is None or stepping.get(page.leader, 0) < end * size):
+        for at in range(self._first_unknown(), len(self.pages)):
+            page = self.pages[at]
+            if page.leader == self._reader:  # it computes all from here on
+                return True
+            if not page.known and (page.leader is None or stepping.get(page.leader, 0) < (at + 1) * size):
                 return False
         return True
 
     def computed(self, end: int) -> None:
         """The reader has computed its part of the positions before `end`, and seen the others."""
-        for page in self.pages[: end // self._prefixes.page_size]:
+        for page in self.pages[self._first_unknown() : end // self._prefixes.page_size]:
             page.known = True
+
+    def _first_unknown(self) -> int:
+        """The number of pages before the first that is not known. A page that is known stays so."""
+        pages, at = self.pages, self._known
+        while at < len(pages) and pages[at].known:
+            at += 1
+        self._known = at
+        return at
 
     def may_grow(self, final: int) -> bool:
         """Return whether a page before the position `final` may get a key."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TextIO
 
 from ...models.checkpoint.config import ModelConfig, ModelError
-from ...models.checkpoint.registry import embedded_models, with_adapter
+from ...models.checkpoint.registry import embedded_models, gpu_numerics, with_adapter
 from ...models.checkpoint.weight_report import POSITIONS, weight_report
+from ...models.checkpoint.weights import as_stored, check_weights
+from ...models.exec.memory import GIB, step_bytes, weights_bytes
+from ...models.kv_cache import KvPages
 from ...scheduler import (
     ALL_DECODERS,
     AttentionPattern,
@@ -20,14 +24,23 @@ from ...scheduler import (
     refuse,
     resolve,
 )
-from ..engine.wiring import Checkpoint, open_checkpoint
+from ..engine.wiring import Checkpoint, limits_of, open_checkpoint
 from ..presets import PRESETS, preset_of
+from ..settings import Settings
 from ..text.answer_formats import AnswerFormats, answer_formats
 
 MIB = 2**20
 SIZES = ("layers", "dim", "heads", "kv_heads", "head_dim", "ff_dim", "vocab_size")
 
 Report = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The settings of a server whose memory is wanted, and the memory of its GPU, if that is known."""
+
+    settings: Settings
+    gpu_gib: float | None
 
 
 def inspect_main(
@@ -40,13 +53,16 @@ def inspect_main(
     reasoning_parser: str | None = None,
     block_size: int | None = None,
     check_weights: bool = False,
+    load: Load | None = None,
 ) -> int:
     """Print a report of `model`, with an adapter, or list the embedded models; `out` None is standard output. The
     parsers are those of `answer_formats`, and a `block_size` is the setting of that name. With `check_weights` all
-    numbers are read. Raises `ValueError` and
+    numbers are read, with a `load` the report has the memory that it takes. Raises `ValueError` and
     `OSError` with the line that `serve` would print."""
     if block_size is not None and model is None:
         raise ValueError("--block-size needs a model: give its name or directory")
+    if load is not None and model is None:
+        raise ValueError("--requests, --max-model-len and the like need a model: give its name or directory")
     if lora is not None and model is None:
         raise ModelError("--lora needs a model: give its name or directory")
     names = [model] if model else embedded_models()
@@ -61,6 +77,8 @@ def inspect_main(
         )
         for name, checkpoint in checkpoints.items()
     ]
+    if load is not None and model is not None:
+        reports[0]["memory"] = memory_report(checkpoints[model], load, lora)
     if as_json:
         print(json.dumps(reports[0] if model else reports, indent=2), file=out)
     elif model:
@@ -120,6 +138,36 @@ def _report(
         "boundaries": {boundary.name.lower(): boundary.known_to(text.vocabulary) for boundary in Boundary},
         "preset": preset_of(config.architecture, (model, checkpoint.directory.name)),
         "decoders": {name: _refusal(name, config, text.vocabulary) for name in ALL_DECODERS},
+    }
+
+
+def memory_report(checkpoint: Checkpoint, load: Load, lora: str | None) -> dict[str, Any]:
+    """The memory that a server with these settings takes on a GPU. `left` is negative if it does not suffice, and
+    `most_requests` is the number of requests of that length for which it does. Raises `ValueError` for settings that do
+    not suit the model."""
+    settings, config = load.settings, checkpoint.config
+    if lora is not None:
+        config = with_adapter(config, lora)
+    config = as_stored(config, check_weights(checkpoint.directory, config))
+    numerics = gpu_numerics(config, settings.quantization, settings.deterministic, settings.kv_cache_dtype)
+    limits = limits_of(settings, config, config.pattern)
+    config = replace(config, max_model_len=limits.max_model_len)
+    page_bytes = KvPages.page_bytes(config, limits.page_size, numerics)
+    each = limits.pages_for(limits.max_model_len) * page_bytes
+    weights = weights_bytes(config, numerics)
+    workspace = step_bytes(config, numerics, limits.slots, limits.step_tokens, limits.page_size).workspace
+    taken = weights + workspace
+    room = None if load.gpu_gib is None else int(settings.gpu_memory_utilization * load.gpu_gib * GIB)
+    return {
+        "requests": limits.slots,
+        "context": limits.max_model_len,
+        "step_tokens": limits.step_tokens,
+        "weights_bytes": weights,
+        "cache_bytes": limits.slots * each,
+        "workspace_bytes": workspace,
+        "total_bytes": taken + limits.slots * each,
+        "left_bytes": None if room is None else room - taken - limits.slots * each,
+        "most_requests": None if room is None else max(0, (room - taken) // each),
     }
 
 
@@ -197,6 +245,8 @@ def _table(report: Report) -> str:
         "weights": _memory(report["weights_bytes"]),
         f"K/V of {POSITIONS:,}": _memory(report["cache_bytes_per_1000"]),
         "context": f"{report['max_model_len']} positions",
+        "memory": _memory_of_load(report["memory"]) if "memory" in report else "",
+        "left": _left(report["memory"]) if "memory" in report else "",
         "attention": _attention_in_full(report),
         "caveat": report["caveat"],
         "mask": _spelt([report["mask"]]),
@@ -216,6 +266,22 @@ def _table(report: Report) -> str:
     }
     width = max(map(len, rows))
     return "\n".join(f"{name:<{width}} {value}" for name, value in rows.items() if value)
+
+
+def _memory_of_load(memory: Mapping[str, int]) -> str:
+    parts = {name: memory[f"{name}_bytes"] for name in ("weights", "cache", "workspace", "total")}
+    weights, cache, workspace, total = map(_bytes, parts.values())
+    return (
+        f"{memory['requests']} requests of {memory['context']} positions: weights {weights} + K/V {cache} + workspace"
+        f" {workspace} = {total} of a GPU, and CUDA's own; steps of {memory['step_tokens']} positions"
+    )
+
+
+def _left(memory: Mapping[str, int | None]) -> str:
+    left, most = memory["left_bytes"], memory["most_requests"]
+    if left is None:
+        return ""
+    return (_bytes(left) if left >= 0 else f"{_bytes(-left)} are missing") + f"; there is room for {most} such requests"
 
 
 def _preset(name: str | None) -> str:

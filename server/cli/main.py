@@ -11,7 +11,7 @@ from io import TextIOWrapper
 from typing import TextIO
 
 from ..collector import make_collections_rare
-from ..settings import installed_version, read_settings
+from ..settings import OF_MEMORY, installed_version, read_settings
 from .parser import MISUSED, build_parser
 
 INTERRUPTED = 130
@@ -70,7 +70,7 @@ def _run(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
             return chat_main(arguments, environ)
         case "inspect":
-            from .inspect import inspect_main
+            from .inspect import Load, inspect_main
 
             options = {
                 "lora": arguments.lora,
@@ -79,6 +79,10 @@ def _run(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
                 "block_size": arguments.block_size,
                 "check_weights": arguments.check_weights,
             }
+            wanted = ("requests", "gpu_gib", *OF_MEMORY)
+            if any(getattr(arguments, name) is not None for name in wanted):
+                arguments.max_num_seqs = arguments.requests
+                options["load"] = Load(read_settings(arguments, {}), arguments.gpu_gib)
             return inspect_main(arguments.model, arguments.json, **options)
         case "decoders":
             from .decoders import decoders_main

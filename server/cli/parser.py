@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from ...bench.eval.flags import add_eval_flags
 from ...bench.load.flags import add_load_flags
-from ..settings import OF_EVALUATION, OF_ONE_ANSWER, add_flags, installed_version
+from ..settings import OF_EVALUATION, OF_MEMORY, OF_ONE_ANSWER, add_flags, installed_version
 from ..text.answer_formats import OFF
 from ..text.reasoning import REASONING_FORMATS
 from ..text.tool_calls import TOOL_FORMATS
@@ -51,6 +51,11 @@ def build_parser() -> argparse.ArgumentParser:
     inspect.add_argument("--lora", metavar="STR", help="as that of serve")
     for flag, rows in (("--tool-parser", TOOL_FORMATS), ("--reasoning-parser", REASONING_FORMATS)):
         inspect.add_argument(flag, default=None, choices=[*rows, OFF], help="as that of serve")
+
+    memory = inspect.add_argument_group("memory on a GPU, with any of these")
+    memory.add_argument("--requests", type=_positive, metavar="INT", help="that run at once (default: 64)")
+    memory.add_argument("--gpu-gib", type=_gib, metavar="GIB", help="memory of the GPU, to report what is left of it")
+    add_flags(inspect, OF_MEMORY)
 
     decoders = commands.add_parser("decoders", help="list the decoders and their parameters")
     decoders.add_argument("name", nargs="?", metavar="DECODER", help="show this one in full")
@@ -104,6 +109,13 @@ def _positive(text: str) -> int:
     number = int(text)
     if not 0 < number < 2**31:
         raise argparse.ArgumentTypeError(f"must be from 1 to {2**31 - 1}, not {text}")
+    return number
+
+
+def _gib(text: str) -> float:
+    number = float(text)
+    if not 0 < number < 1e6:
+        raise argparse.ArgumentTypeError(f"must be above 0, and less than 1000000, not {text}")
     return number
 
 

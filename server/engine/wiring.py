@@ -22,6 +22,7 @@ from ...scheduler import (
     Budget,
     Halving,
     Limits,
+    Pacing,
     ParamError,
     Scheduler,
     StepCost,
@@ -45,10 +46,12 @@ from .progress import Report, progress_of
 PAGE_SIZE = 64  # fast on a GPU
 FINEST_PAGE = 16  # of a block-causal model: smaller pages share more of a prompt
 CANVAS_DECODER = "renoise"  # the only one that a model takes whose canvases begin with random tokens
-PREFILL_TOKENS = 512  # of a block-causal model in one step: SDAR-8B's takes 22 ms with them, not 8 (bench/LOG.md)
+STEP_TOKENS = 4096  # unless a bidirectional model must compute a longer request at once
+CONTEXT = 32768  # unless a setting says it: each position takes 0.6 to 2 KB besides its keys and values
 STEP_TIMEOUT_S = 60.0
 LONGEST_STEPS = 10  # that fit in the time of one: a large model on a CPU may be slow
 MEASURED = (1, 64, 128, 256, 512, 1024, 2048)  # positions of the steps that are timed at start
+LONG_CONTEXT = 16384  # positions: with more, the time of a pair is the same
 LONG_STEP_S = 0.04  # a CPU's time is linear from such a step on: longer ones are not timed
 
 
@@ -148,7 +151,7 @@ def build_parts(settings: Settings) -> EngineParts:
     if text.other_templates:
         logging.getLogger(__name__).warning("chats are refused: %s", text.no_chat)
     pattern = config.pattern
-    limits = _limits(settings, config, pattern)
+    limits = limits_of(settings, config, pattern)
     length = min(settings.default_max_tokens, limits.max_model_len)
     line = default_line(settings, pattern)
     try:
@@ -162,10 +165,11 @@ def build_parts(settings: Settings) -> EngineParts:
     memory = Memory(
         slots=settings.max_num_seqs,
         page_size=limits.page_size,
-        step_tokens=settings.max_step_tokens,
+        step_tokens=limits.step_tokens,
         cache_tokens=settings.kv_cache_tokens,
         share=settings.gpu_memory_utilization,
         keeps_pages=limits.prefix_sharing,
+        context=settings.max_model_len,
     )
     hardware = Hardware(
         settings.device,
@@ -189,11 +193,14 @@ def build_parts(settings: Settings) -> EngineParts:
         loading = worker.submit(load_runner, *arguments, report, meeting)
         loaded = loading.result() if followers is None else loaded_with(followers, loading)
         runner = loaded.runner
-        cost = _step_cost(runner, worker, limits.step_tokens, report)
+        paced = limits.prefill_tokens > 0 and settings.chunked_prefill_size is None
+        cost = _step_cost(runner, worker, limits.step_tokens, report, paced)
     logging.getLogger(__name__).info("%s; %s", loaded.summary, loaded.footprint)
-    limits = replace(limits, pages=loaded.footprint.pages)
+    limits = _with_pages(limits, loaded.footprint.pages, settings, checkpoint.config)
     warn_of_missing_boundaries(text.vocabulary)
-    scheduler = Scheduler(limits, text.vocabulary, Budget(cost), Halving(cost) if runner.on_gpu else None, pattern)
+    halving = Halving(cost) if runner.on_gpu else None
+    pacing = Pacing(cost, halving, pattern.block_size) if paced else None
+    scheduler = Scheduler(limits, text.vocabulary, Budget(cost), halving, pattern, pacing)
     text.prepare()
     metrics = Metrics(limits.pages, DeviceCounts(lambda: runner.graph_counts, lambda: loaded.compiled.count))
     if settings.metrics_compat == "vllm":
@@ -243,8 +250,9 @@ def default_line(settings: Settings, pattern: AttentionPattern) -> DecoderLine:
     return settings.decoder_line
 
 
-def _step_cost(runner: Runner, worker: DeviceThread, most: int, report: Report) -> StepCost:
-    """The curve of steps of at most so many positions, timed in the thread of the device."""
+def _step_cost(runner: Runner, worker: DeviceThread, most: int, report: Report, pairs: bool) -> StepCost:
+    """The curve of steps of at most so many positions, timed in the thread of the device. `pairs`: with the time that
+    keys take."""
     sizes, seconds = sorted({min(size, most) for size in MEASURED}), list[float]()
     for size in sizes:
         seconds.append(worker.submit(runner.step_seconds, size).result())
@@ -253,7 +261,19 @@ def _step_cost(runner: Runner, worker: DeviceThread, most: int, report: Report) 
         report("timing steps", len(seconds), len(seconds) if last else len(sizes))
         if last:
             break
-    return StepCost(sizes[: len(seconds)], seconds)
+    timed = sizes[: len(seconds)]
+    pairs &= runner.on_gpu or seconds[-1] < LONG_STEP_S
+    return StepCost(timed, seconds, _pair_s(runner, worker, timed[-1]) if pairs else 0.0)
+
+
+def _pair_s(runner: Runner, worker: DeviceThread, tokens: int) -> float:
+    """Seconds of each pair of a position and a key before its row: by two steps of `tokens` positions, one after as
+    many keys as the context has. 0 where it has few."""
+    near, far = tokens, min(runner.context, LONG_CONTEXT) - tokens
+    if far <= near:
+        return 0.0
+    times = [worker.submit(runner.step_seconds, tokens, keys).result() for keys in (near, far)]
+    return max(0.0, times[1] - times[0]) / (tokens * (far - near))
 
 
 def warn_of_missing_boundaries(vocabulary: Vocabulary) -> None:
@@ -266,38 +286,63 @@ def warn_of_missing_boundaries(vocabulary: Vocabulary) -> None:
         )
 
 
-def _limits(settings: Settings, config: ModelConfig, pattern: AttentionPattern) -> Limits:
+def limits_of(settings: Settings, config: ModelConfig, pattern: AttentionPattern) -> Limits:
     """The limits that can be checked before the weights are loaded. `pages` is the number that the settings name, or
     what one request needs; memory decides the final number. Raises `ValueError`."""
-    length = settings.max_model_len
+    steps, length, chunk = settings.max_step_tokens, settings.max_model_len, settings.chunked_prefill_size
+    if steps is None:
+        steps = STEP_TOKENS if pattern.block_size else max(STEP_TOKENS, length or 0)
+    if chunk is None:
+        chunk = max(steps // 2, pattern.block_size) if pattern.block_size else 0  # at most: `Pacing` decides
     if length is None:
-        length = pattern.floor(min(config.max_model_len, settings.max_step_tokens))
-        if length < 2:
-            raise SettingsError(f"--max-step-tokens {settings.max_step_tokens} leaves no context: raise it")
-        if length < config.max_model_len:
-            logging.getLogger(__name__).info(
-                "the context is %d of the model's %d positions: --max-step-tokens computes no more at once, in whole"
-                " blocks",
-                length,
-                config.max_model_len,
-            )
+        length = _default_length(config, steps, chunk, settings.kv_cache_tokens)
     if length > config.max_model_len:
         raise SettingsError(f"--max-model-len {length} exceeds the model's {config.max_model_len}")
     page_size = settings.page_size or _page_size(pattern)
     sharing = bool(pattern.block_size) if settings.prefix_sharing is None else settings.prefix_sharing
-    chunk = settings.chunked_prefill_size
-    if chunk is None:
-        chunk = max(PREFILL_TOKENS, pattern.block_size) if pattern.block_size else 0
     return Limits(
         slots=settings.max_num_seqs,
         pages=-(-(settings.kv_cache_tokens or length) // page_size),
         page_size=page_size,
-        step_tokens=settings.max_step_tokens,
+        step_tokens=steps,
         max_model_len=length,
         max_queue=settings.max_queue,
         prefix_sharing=sharing,
         prefill_tokens=chunk,
     ).checked(pattern)
+
+
+def _with_pages(limits: Limits, pages: int, settings: Settings, config: ModelConfig) -> Limits:
+    """The limits with as many pages as there is memory for. A context that no setting names becomes shorter, if keys
+    and values of it do not fit. Raises `ValueError` for one that is named."""
+    length = config.pattern.floor(pages * limits.page_size)
+    if settings.max_model_len is not None or length >= limits.max_model_len:
+        return replace(limits, pages=pages)
+    _log_context(length, config, "the device keeps keys and values of no more")
+    return replace(limits, pages=pages, max_model_len=length)
+
+
+def _default_length(config: ModelConfig, steps: int, chunk: int, cache_tokens: int | None) -> int:
+    """The context where no setting says it: the model's, as far as steps of so many positions and a cache of so many
+    allow, and no more than `CONTEXT`, which `--max-model-len` may exceed."""
+    pattern = config.pattern
+    bounds = [(CONTEXT, "--max-model-len", "sets a longer one")]
+    if not pattern.cuts_rows(steps, chunk):
+        bounds.append((steps, "--max-step-tokens", "computes no more at once, in whole blocks"))
+    if cache_tokens is not None:
+        bounds.append((cache_tokens, "--kv-cache-tokens", "keeps no more"))
+    most, setting, reason = min(bounds)
+    length = pattern.floor(min(config.max_model_len, most))
+    if length < 2:
+        raise SettingsError(f"{setting} {most} leaves no context: raise it")
+    if length < config.max_model_len:
+        _log_context(length, config, f"{setting} {reason}")
+    return length
+
+
+def _log_context(length: int, config: ModelConfig, why: str) -> None:
+    text = "the context is %d of the model's %d positions: %s"
+    logging.getLogger(__name__).info(text, length, config.max_model_len, why)
 
 
 def _page_size(pattern: AttentionPattern) -> int:

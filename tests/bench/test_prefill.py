@@ -19,6 +19,16 @@ def test_a_limit_bounds_the_pauses_and_costs_few_tokens(capsys: pytest.CaptureFi
     assert chunked["tokens_per_s"] > 0.8 * whole["tokens_per_s"] > 0
 
 
+@pytest.mark.parametrize("streams", [1, 32])
+def test_a_long_prompt_makes_tokens_come_less_than_twice_as_late(
+    streams: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--limits", "auto,512", "--streams", str(streams), "--seconds", "4", "--long", "16000"]) == 0
+    auto, fixed = json.loads(capsys.readouterr().out.splitlines()[-1])["limits"]
+    assert auto["over"] < 2 < fixed["over"]
+    assert auto["long_first"] < 2 * fixed["long_first"]
+
+
 def test_the_curve_is_the_measured_one() -> None:
     assert read_curve(CURVE)(256) == pytest.approx(8.243e-3)
     with pytest.raises(ValueError, match=r"pyproject\.toml is no file of steps\.offline"):

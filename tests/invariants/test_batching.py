@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from asynclane.models.exec import pack
 from asynclane.scheduler import AttentionPattern, ParamError, resolve
 from asynclane.scheduler.decoding.registry import DECODERS
 
@@ -42,9 +43,12 @@ ONE_IN = {
     **dict.fromkeys(FAMILIES, 12),
 }
 CIRCUMSTANCES = ("two steps in flight", "few slots and pages", "arriving one by one, lanes watched")
-FOR_BLOCKS = ("prefix sharing", "prompts in chunks")  # networks with exact keys alone can do these
+IN_PARTS = "logits in parts"
+LONGER = "requests longer than a step"
+FOR_BLOCKS = ("prefix sharing", "prompts in chunks", LONGER)  # networks with exact keys alone can do these
 TABLES = [
     *itertools.product(("tiny-llada", "tiny-sdar", *TRIED), CIRCUMSTANCES),
+    *itertools.product(("whole-canvas", "block-causal"), (IN_PARTS,)),
     *itertools.product(("tiny-sdar", "block-causal", "shifted-blocks", "known-first"), FOR_BLOCKS),
 ]
 
@@ -56,16 +60,29 @@ def test_an_answer_is_the_same_alone_and_batched_with_others(name: str, number: 
 
 
 @pytest.mark.parametrize(("name", "circumstance"), TABLES)
-def test_an_answer_is_the_same_in_any_circumstances(name: str, circumstance: str) -> None:
+def test_an_answer_is_the_same_in_any_circumstances(
+    name: str, circumstance: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     net = network(name)
     some = part(cases(name), 10, seed=f"{name} {circumstance}")
     specs, options = [cases(name)[case] for case in some], dict[str, Any]()
     if circumstance == "two steps in flight":
         options["halving"] = TWO_IN_FLIGHT
+    elif circumstance == IN_PARTS:
+        monkeypatch.setattr(pack, "LOGIT_ROWS", 20)
     elif circumstance == "few slots and pages":
         options["limits"] = net.tight
     elif circumstance == "prefix sharing":
         options["limits"] = replace(net.limits, prefix_sharing=not net.limits.prefix_sharing)
+    elif circumstance == LONGER:
+        size = max(8, net.pattern.block_size)
+        limits = options["limits"] = replace(net.limits, prefill_tokens=size, step_tokens=max(40, 3 * size))
+        # Lanes and a look-ahead that are cut bring another answer.
+        requests = {case: cases(name)[case].request(0, net.pattern) for case in cases(name)}
+        found = [case for case, request in requests.items() if request._can_be_cut(limits, net.pattern)]
+        found = [case for case in found if "block_length" not in cases(name)[case].params]
+        some = part([case for case in found if requests[case].decoder.lookahead == 0], 5, seed=name)
+        specs = [cases(name)[case] for case in some]
     elif circumstance == "prompts in chunks":
         options["limits"] = replace(net.limits, prefill_tokens=max(5, net.pattern.block_size))
     else:

@@ -183,8 +183,9 @@ def alone(setup: Setup) -> list[Answer]:
         {"limits": replace(LIMITS, prefill_tokens=5)},
         {"limits": replace(LIMITS, prefix_sharing=True, prefill_tokens=16), "arrive_every": 1},
         {"limits": replace(LIMITS, step_tokens=120)},
+        {"limits": replace(LIMITS, step_tokens=4 * CANVAS, prefill_tokens=2 * CANVAS)},
     ],
-    ids=["at once", "one by one", "two steps in flight", "prompts in chunks", "shared pages", "small steps"],
+    ids=["at once", "one by one", "two steps in flight", "in chunks", "shared pages", "small steps", "smaller steps"],
 )
 def test_answers_are_the_same_alone_and_batched_with_others(
     setup: Setup, alone: list[Answer], change: dict[str, Any]

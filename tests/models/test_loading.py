@@ -374,7 +374,7 @@ def test_a_tokenizer_of_another_model_is_refused(checkpoint: Path) -> None:
     [
         ({"max_model_len": 4000}, "exceeds the model's 1024"),
         ({"max_step_tokens": 512, "max_model_len": 1024}, "a step of 512 tokens cannot hold a row of 1024"),
-        ({"kv_cache_tokens": 512}, "cannot hold one request of 1024 tokens"),
+        ({"kv_cache_tokens": 512, "max_model_len": 1024}, "cannot hold one request of 1024 tokens"),
         pytest.param(
             {"device": "cuda"},
             "torch sees no GPU",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,14 +14,16 @@ import pytest
 
 from asynclane.scheduler.contract import Sampling, StepPlan
 from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
+from asynclane.scheduler.decoding.params import ParamError
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.memory.pages import Limits
+from asynclane.scheduler.memory.prefix_cache import Page
 from asynclane.scheduler.request import Outcome, Request, RequestStats
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence as Running
-from asynclane.scheduler.step_cost import Halving, StepCost
+from asynclane.scheduler.step_cost import Halving, Pacing, StepCost
 
-from ..support.fakes import BlockCausalExecutor, add, vocabulary
+from ..support.fakes import MASK, BlockCausalExecutor, add, vocabulary
 from ..support.scale import ALL
 
 BLOCK, PAGE = 4, 8
@@ -29,7 +31,8 @@ PATTERN = AttentionPattern(block_size=BLOCK)
 LIMITS = Limits(slots=80, pages=4000, page_size=PAGE, step_tokens=20_000, max_model_len=2000, max_queue=100)
 ROW = 2 * BLOCK  # of a running request: the block before is computed once more with its last tokens
 SIZES = [BLOCK, PAGE, 20, 64, 100, 1000, 0] if ALL else [BLOCK, 20, 100, 0]
-LINEAR = Halving(StepCost([0, 1000], [1e-6, 1.0]))
+COST = StepCost([0, 1000], [1e-6, 1.0])
+LINEAR = Halving(COST)
 
 
 def propose(slot: int, position: int) -> tuple[int, float]:
@@ -44,12 +47,13 @@ class Loop:
 
     limits: Limits
     halving: Halving | None = None
+    pacing: Pacing | None = None
     running: dict[int, Running] = field(default_factory=dict)
     plans: list[StepPlan] = field(default_factory=list)
     prompts: list[int] = field(default_factory=list)  # prompt positions, of whole blocks, of each step
 
     def __post_init__(self) -> None:
-        self.scheduler = Scheduler(self.limits, vocabulary(), halving=self.halving, pattern=PATTERN)
+        self.scheduler = Scheduler(self.limits, vocabulary(), halving=self.halving, pattern=PATTERN, pacing=self.pacing)
         self.executor = BlockCausalExecutor(propose, BLOCK, PAGE)
         self.executor.length = LIMITS.max_model_len
         self._in_flight: deque[StepPlan] = deque()
@@ -105,6 +109,84 @@ def test_answers_and_usage_are_the_same_whatever_the_size_of_chunks(decoder: str
             found = facts(loop.finish())
             wanted = wanted or found
             assert found == wanted, (size, depth)
+    loop = Loop(replace(LIMITS, prefix_sharing=sharing, prefill_tokens=1000), LINEAR, Pacing(COST, LINEAR, BLOCK))
+    for number, length in enumerate((300, 1, 37, 64, 99)):
+        loop.add(prompt(length), decoder=decoder, sampling=Sampling(1.0, seed=number), watched=number == 1)
+    assert facts(loop.finish()) == wanted
+
+
+@pytest.mark.parametrize("params", [{}, {"block_length": 32, "lookahead": 32, "threshold": 0.3}], ids=["usual", "wide"])
+def test_a_request_longer_than_a_step_gets_an_answer_in_steps_within_their_limit(params: dict[str, object]) -> None:
+    limits = replace(LIMITS, step_tokens=40, prefill_tokens=20)
+    loop = Loop(limits, LINEAR)
+    for number, length in enumerate((300, 1, 900)):
+        decoder = resolve("asynclane", {"min_fill": 0.0, **params}, 64, PATTERN)
+        request = Request(number, np.array(prompt(length), np.int32), 64, decoder)
+        loop.running[number] = add(loop.scheduler, request)
+    sequences = loop.finish()
+    assert max(plan.tokens for plan in loop.plans) <= limits.step_tokens
+    for sequence in sequences:
+        assert sequence.outcome is not Outcome.FAILED
+        assert not (sequence.canvas[: sequence.sent] == MASK).any()
+
+
+@pytest.mark.parametrize(
+    ("decoder", "params", "refused"),
+    [
+        ("fast-dllm", {}, None),
+        ("freedave", {}, "decoder"),
+        ("asynclane", {"cache": "none"}, "decoder"),
+    ],
+)
+def test_a_decoder_that_computes_whole_requests_refuses_those_longer_than_a_step(
+    decoder: str, params: dict[str, object], refused: str | None
+) -> None:
+    loop = Loop(replace(LIMITS, step_tokens=40, prefill_tokens=20))
+    request = Request(0, np.array(prompt(60), np.int32), 24, resolve(decoder, params, 24, PATTERN))
+    if refused is None:
+        loop.running[0] = add(loop.scheduler, request)
+        loop.finish()
+        return
+    with pytest.raises(ParamError, match="84 tokens are computed at once, and a step has 40: decoder 'fast-dllm'") as e:
+        loop.scheduler.add(request)
+    assert e.value.param == refused
+
+
+class CountedPages(list[Page]):
+    """The pages of a lease, and how often one was looked at."""
+
+    looks = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        found = super().__getitem__(at)
+        self.looks += len(found) if isinstance(at, slice) else 1
+        return found
+
+    def __iter__(self) -> Iterator[Page]:
+        self.looks += len(self)
+        return super().__iter__()
+
+
+def test_the_pages_of_a_long_prompt_are_not_looked_through_in_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two requests have the same prompt: one waits for the pages that the other computes."""
+    monkeypatch.setattr(Scheduler, "check_integrity", lambda scheduler: None)  # it looks at all of them
+    loop = Loop(replace(LIMITS, prefix_sharing=True, prefill_tokens=2 * PAGE))
+    sequences = [loop.add(prompt(1900)) for _ in range(2)]
+    loop.step()
+    leases = [sequence.lease for sequence in sequences]
+    for lease in leases:
+        assert lease is not None
+        lease.pages = CountedPages(lease.pages)
+    steps = 0
+    while not sequences[1].steps:
+        loop.step()
+        steps += 1
+    assert steps > 100
+    for lease in leases:
+        assert lease is not None
+        pages = lease.pages
+        assert isinstance(pages, CountedPages)
+        assert pages.looks < 10 * (len(pages) + steps)
 
 
 @pytest.mark.parametrize("size", [BLOCK, 20, 1000])

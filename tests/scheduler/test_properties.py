@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from asynclane.scheduler.contract import StepPlan
+from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
 from asynclane.scheduler.decoding.params import ParamError
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.request import Outcome, Request, State
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
 
-from ..support.fakes import add, random_executor, vocabulary
+from ..support.fakes import BlockCausalExecutor, add, random_executor, random_proposals, vocabulary
 from ..support.scale import ALL
 from ..support.schedules import CASES, LIMITS, Schedules, decoder_for, random_schedules, scheduler_of
 
@@ -27,6 +28,17 @@ WITH_REPLICAS: list[tuple[str, dict[str, Any]]] = [
     ("wino", {"block_length": 16, "cache": "dual"}),
     ("wino", {"block_length": 8, "cache": "prefix", "early_stop": False}),
     ("saber", {}),
+]
+
+CUT: list[tuple[str, dict[str, Any]]] = [
+    ("asynclane", {"threshold": 0.4}),
+    ("asynclane", {"threshold": 0.0, "block_length": 32, "lookahead": 0}),
+    ("asynclane", {"threshold": 0.6, "lookahead": 32, "draft_threshold": 0.3, "max_lanes": 8, "min_fill": 0.0}),
+    ("asynclane", {"reuse": False, "threshold": 0.5, "block_length": 16}),
+    ("fast-dllm", {"block_length": 64, "threshold": 0.1}),
+    ("fast-dllm", {"rule": "localleap", "block_length": 32}),
+    ("slowfast", {"block_length": 32}),
+    ("freedave", {}),
 ]
 
 
@@ -49,6 +61,22 @@ class WithReplicas(TwoInFlight):
 
     limits, shifts = replace(LIMITS, max_model_len=160), False
     decoders = WITH_REPLICAS
+
+
+class LongerThanAStep(TwoInFlight):
+    """The same on a block-causal network, where most requests are longer than a step: no row sees stale keys."""
+
+    limits = replace(LIMITS, step_tokens=24, prefill_tokens=12, prefix_sharing=True)
+    pattern, shifts, decoders = AttentionPattern(block_size=4), False, CUT
+
+    def new_executor(self) -> BlockCausalExecutor:
+        executor = BlockCausalExecutor(random_proposals(7), self.pattern.block_size, self.limits.page_size)
+        executor.length = self.limits.max_model_len
+        return executor
+
+
+LongerThanAStep.TestCase.settings = random_schedules(20, 120)
+TestLongerThanAStep = LongerThanAStep.TestCase
 
 
 WithReplicas.TestCase.settings = random_schedules(20, 60)

@@ -10,7 +10,19 @@ import pytest
 
 from asynclane.bench.steps.simulate import CURVE, read_curve
 from asynclane.scheduler.decoding.params import BLOCK_LENGTHS
-from asynclane.scheduler.step_cost import ENOUGH, EPOCH, LONGEST, TRIALS, BlockYields, Budget, Halving, StepCost
+from asynclane.scheduler.step_cost import (
+    ENOUGH,
+    EPOCH,
+    LEAST_CHUNK,
+    LONGEST,
+    PAUSE,
+    TRIALS,
+    BlockYields,
+    Budget,
+    Halving,
+    Pacing,
+    StepCost,
+)
 
 SHORTEST = BLOCK_LENGTHS[0]
 # Commits grow slowly with the block length, positions with all of it: far pays where positions are free.
@@ -117,6 +129,33 @@ def test_choosing_and_learning_take_a_tenth_of_a_millisecond_at_most() -> None:
         drive(budget, 64, 1)
         times.append(time.perf_counter() - started)
     assert sorted(times)[len(times) // 2] < 1e-4
+
+
+# Flat, then straight, as a GPU's: 5 ms up to 128 positions, then 25 microseconds each.
+GPU = StepCost([1, 128, 1128], [0.005, 0.005, 0.030], pair_s=2e-10)
+
+
+@pytest.mark.parametrize("work", [1, 8, 64, 256, 1000])
+@pytest.mark.parametrize("keys", [0, 16000])
+def test_a_prompt_beside_streams_takes_what_their_tokens_can_wait_for(work: int, keys: int) -> None:
+    room = Pacing(GPU).room(work, keys, most=2048)
+    times = [(GPU(work + chunk) + GPU.pair_s * chunk * keys) / GPU(work) for chunk in (room, room + 1)]
+    assert times[0] - 1e-9 < PAUSE < times[1] + 1e-9
+    assert Pacing(GPU).room(work, keys, most=200) == min(room, 200)
+
+
+def test_a_prompt_alone_takes_steps_whose_positions_cost_little_and_none_takes_less_than_a_block() -> None:
+    assert Pacing(GPU).alone == Pacing(GPU).room(0, 0, most=2048) == 1024
+    assert Pacing(GPU).room(0, 0, most=300) == 300
+    steep = StepCost([0, 1000], [1e-6, 1.0])  # as a CPU's
+    assert Pacing(steep).room(4, 0, most=2048) == Pacing(steep).alone == LEAST_CHUNK
+    assert Pacing(steep, block_size=200).room(4, 0, most=2048) == 200
+    assert Pacing(steep).room(1000, 0, most=2048) == 700
+
+
+def test_two_steps_in_flight_are_counted_as_they_are_halved() -> None:
+    halving = Halving(GPU, slack_s=1.0)  # always
+    assert Pacing(GPU, halving).room(64, 0, most=2048) > Pacing(GPU).room(64, 0, most=2048)
 
 
 def test_steps_are_halved_if_that_costs_the_device_less_than_the_host_takes() -> None:

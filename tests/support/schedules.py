@@ -155,7 +155,7 @@ class Schedules(RuleBasedStateMachine):
         plan = self.scheduler.plan()
         assert plan is not None or self.in_flight or self.scheduler.idle
         if plan is not None:
-            assert 0 < plan.tokens <= LIMITS.step_tokens
+            assert 0 < plan.tokens <= self.limits.step_tokens
             self.in_flight.append(plan)
 
     @precondition(lambda self: bool(self.in_flight))

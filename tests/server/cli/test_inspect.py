@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from safetensors.torch import load_file
 
 from asynclane.models.checkpoint.config import read_config
 from asynclane.models.checkpoint.families import tensor_shapes
-from asynclane.models.checkpoint.registry import embedded_models
+from asynclane.models.checkpoint.registry import embedded_models, find_model
 from asynclane.models.checkpoint.weight_report import weight_report
+from asynclane.models.exec.memory import step_bytes, weights_bytes
 from asynclane.models.kv_cache import KvPages
 from asynclane.models.numerics import Numerics
 from asynclane.scheduler.decoding.registry import DECODERS
@@ -254,3 +256,49 @@ def test_a_model_of_16_gb_is_inspected_in_little_memory(tmp_path: Path) -> None:
     gib = [f"{size / 2**30:.2f} GiB" for size in (weights["bfloat16"], weights["fp8"], cache["bfloat16"])]
     assert f"| `LLaDAModelLM` | {' | '.join(gib)} |" in (ROOT / "docs" / "models.md").read_text()
     assert int(done.stderr) < 1_500_000  # KiB: Python, torch and a tokenizer
+
+
+def test_the_memory_of_requests_is_that_of_weights_pages_and_steps(inspected: Callable[..., Any]) -> None:
+    memory = inspected("tiny-sdar", "--requests", "10", "--max-model-len", "512", "--gpu-gib", "1")["memory"]
+    config = replace(read_config(find_model("tiny-sdar")), max_model_len=512)
+    numerics = Numerics(torch.bfloat16)
+    assert (memory["requests"], memory["context"], memory["step_tokens"]) == (10, 512, 4096)
+    assert memory["weights_bytes"] == weights_bytes(config, numerics)
+    one = KvPages.page_bytes(config, 512, numerics)
+    assert memory["cache_bytes"] == 10 * one
+    assert memory["workspace_bytes"] == step_bytes(config, numerics, 10, 4096, 16).workspace
+    assert memory["total_bytes"] == sum(memory[f"{part}_bytes"] for part in ("weights", "cache", "workspace"))
+    assert memory["left_bytes"] == int(0.9 * 2**30) - memory["total_bytes"]
+    assert memory["most_requests"] == 10 + memory["left_bytes"] // one
+    less = inspected("tiny-sdar", "--max-model-len", "512", "--max-step-tokens", "1024", "--quantization", "fp8")[
+        "memory"
+    ]
+    assert (less["requests"], less["left_bytes"]) == (64, None)
+    assert less["workspace_bytes"] < memory["workspace_bytes"]
+    assert less["weights_bytes"] < memory["weights_bytes"]
+    short = inspected("tiny-sdar", "--requests", "10", "--max-model-len", "512", "--kv-cache-dtype", "fp8")["memory"]
+    assert short["cache_bytes"] < 0.6 * memory["cache_bytes"]
+
+
+def test_memory_that_is_missing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", "tiny-llada", "--requests", "64", "--gpu-gib", "0.5"]) == 0
+    out = capsys.readouterr().out
+    assert "64 requests of 1024 positions: weights 17.6 MiB + K/V 0.62 GiB + workspace" in out
+    assert re.search(r"left +0\.\d\d GiB are missing; there is room for \d\d such requests", out)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--requests", "2"], "need a model: give its name or directory"),
+        (["tiny-llada", "--max-model-len", "2000"], "--max-model-len 2000 exceeds the model's 1024"),
+        (["tiny-llada", "--requests", "70000"], "--max-num-seqs must be from 1 to 65536"),
+        (["tiny-llada", "--chunked-prefill-size", "64"], "--chunked-prefill-size is for block-causal models"),
+        (["tiny-llada", "--quantization", "fp8", "--deterministic"], "quantization fp8 cannot be deterministic"),
+    ],
+)
+def test_memory_of_what_serve_refuses_is_refused(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["inspect", *flags]) == 2
+    assert message in capsys.readouterr().err

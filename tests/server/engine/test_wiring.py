@@ -18,6 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from asynclane.models.checkpoint.registry import find_model
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.server.cli import main as cli
@@ -318,7 +319,7 @@ def test_a_directory_that_may_not_be_read_is_one_line(
     [
         (["--max-model-len", "513"], "--max-model-len 513 exceeds the model's 512"),
         (["--max-model-len", "512", "--max-step-tokens", "256"], "raise --max-step-tokens or lower --max-model-len"),
-        (["--kv-cache-tokens", "100"], "raise --kv-cache-tokens or lower --max-model-len"),
+        (["--kv-cache-tokens", "100", "--max-model-len", "512"], "raise --kv-cache-tokens or lower --max-model-len"),
         (["--decoder", "beam"], "unknown decoder 'beam'"),
     ],
 )
@@ -390,6 +391,45 @@ def test_the_context_is_what_one_step_computes_unless_more_is_asked_for(caplog: 
     assert "the context is 512 of the model's 1024 positions: --max-step-tokens computes no more" in caplog.text
 
 
+def _dummy(tmp_path: Path, model: str, **config: int) -> Path:
+    """A copy of an embedded model without weights, whose config.json says other things."""
+    directory = tmp_path / model
+    shutil.copytree(find_model(model), directory, ignore=shutil.ignore_patterns("*.safetensors"))
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted", "log"),
+    [
+        ({}, (16384, 4096, 2048), "the context is 16384 of the model's 40960 positions: the device keeps keys and"),
+        ({"max_model_len": 40960, "max_step_tokens": 256}, (40960, 256, 128), ""),
+        ({"chunked_prefill_size": 0}, (4096, 4096, 0), "--max-step-tokens computes no more at once"),
+    ],
+)
+def test_a_block_causal_model_has_contexts_longer_than_a_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, int], wanted: tuple[int, ...], log: str
+) -> None:
+    model = _dummy(tmp_path, "tiny-sdar", max_position_embeddings=40960)
+    with caplog.at_level(logging.INFO):
+        parts = build_parts(Settings(model=str(model), load_format="dummy", max_num_seqs=2, threads=1, **settings))
+    limits = parts.limits
+    assert (limits.max_model_len, limits.step_tokens, limits.prefill_tokens) == wanted
+    assert limits.pages * limits.page_size >= limits.max_model_len
+    assert log in caplog.text
+    parts.close()
+
+
+def test_a_bidirectional_model_has_steps_as_long_as_the_context_that_is_wanted(tmp_path: Path) -> None:
+    model = str(_dummy(tmp_path, "tiny-dream", max_position_embeddings=8192))
+    parts = build_parts(Settings(model=model, load_format="dummy", max_num_seqs=2, threads=1, max_model_len=8192))
+    assert (parts.limits.max_model_len, parts.limits.step_tokens) == (8192, 8192)
+    parts.close()
+    with pytest.raises(ValueError, match=r"a step of 4096 tokens .* a bidirectional model computes a whole request at"):
+        build_parts(Settings(model=model, load_format="dummy", max_model_len=8192, max_step_tokens=4096))
+
+
 @pytest.mark.parametrize(
     ("model", "decoder", "message"),
     [
@@ -434,6 +474,22 @@ def test_a_cpu_times_no_step_after_a_long_one(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(Runner, "step_seconds", step_seconds)
     build_parts(Settings(device="cpu")).close()
     assert timed == [tokens for tokens in (1, 64, 128, 256, 512, 1024, 2048) if tokens <= most]
+
+
+def test_prompts_of_a_block_causal_model_are_paced_by_the_time_of_positions_and_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Runner, "step_seconds", lambda runner, tokens, keys=0: tokens * (1e-6 + keys * 1e-10))
+    model = str(_dummy(tmp_path, "tiny-sdar", max_position_embeddings=16384))
+    settings = {"model": model, "load_format": "dummy", "max_num_seqs": 2, "threads": 1}
+    parts = [build_parts(Settings(**settings, **more)) for more in ({}, {"chunked_prefill_size": 512})]
+    paced, fixed = (each.engine._scheduler for each in parts)
+    for each in parts:
+        each.close()
+    assert paced.pacing is not None
+    assert paced.budget is not None
+    assert paced.budget.cost.pair_s == pytest.approx(1e-10)
+    assert (fixed.pacing, fixed.limits.prefill_tokens) == (None, 512)
 
 
 @pytest.mark.parametrize("compat", ["vllm", "none"])
