@@ -174,10 +174,10 @@ DECODERS: Mapping[str, DecoderSpec] = {
         rule="entropy",
         fixed={"fills": True},
     ),
-    "d2cache": _cached("d2", "arXiv 2509.23094; Kamichanw/d2Cache, with the differences that its cache names"),
+    "d2cache": _cached("d2", "after arXiv 2509.23094; Kamichanw/d2Cache, with the differences that its cache names"),
     "dkv": _cached("delayed", "arXiv 2505.15781; horseee/dKV-Cache, with the differences that its cache names"),
     "dllm-cache": _cached(
-        "interval", "arXiv 2506.06295; maomaocun/dLLM-cache, with the differences that its cache names"
+        "interval", "after arXiv 2506.06295; maomaocun/dLLM-cache, with the differences that its cache names"
     ),
     "dsb": _threshold(
         SlidingBlock,

@@ -18,7 +18,7 @@ class Extrapolated(HostCommitRule):
     """
 
     NAME = "ce"
-    SOURCE = "arXiv 2605.30753, of which the code is not public"
+    SOURCE = "after arXiv 2605.30753, of which the code is not public"
     DEFAULTS = {"threshold": 0.9, **forecast.DEFAULTS}
     PARAMS = forecast.PARAMS
 
