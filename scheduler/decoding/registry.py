@@ -238,6 +238,7 @@ DECODERS: Mapping[str, DecoderSpec] = {
         lookahead=CANVAS,
         cache="dual",
     ),
+    "t2m": _serial("t2m", cache="dual"),
     "tccf": DecoderSpec(
         CoarseFine,
         {"block_length": 16, "fine_length": 1, "turn": "think", "cache": "prefix", "early_stop": True},

@@ -41,6 +41,7 @@ SUMMARIES: Mapping[str, str] = {
     "s2d2": "for block-causal models: drafts a block, and checks the draft by the same model one token after the other",
     "saber": "commits above the mean confidence, and takes back the tokens that lost most",
     "slowfast": "slow forwards find the certain range, fast ones fill it",
+    "t2m": "a threshold, and tokens of the block that have become unlikely turn into masks again",
     "tccf": "for block-causal models: coarse blocks until the thinking ends, fine ones after it, with `bacd`",
     "tspd": "after TSPD: a small recurrent controller decides",
     "wedlm": "for WeDLM: 16 positions from the first open one on; those of low entropy commit, near ones more easily",

@@ -147,6 +147,9 @@ VARIANTS: list[Variant] = [
     ("s2d2", {"cached": "block", "routing": "span", "least_span": 4, "early_stop": False}),
     ("saber", {"block_length": 16, "precision": "double"}),
     ("slowfast", {"explore": "stable", "slow_calls": 3}),
+    ("t2m", {"block_length": 8, "threshold": 0.3, "remask_threshold": 0.6, "remask_times": 2}),
+    ("t2m", {"remask": "swap", "remask_threshold": 0.4, "threshold": 0.2, "remask_share": 0.5}),
+    ("t2m", {"remask": "drop", "remask_threshold": 0.02, "threshold": 0.2, "cache": "none"}),
     ("tccf", {"turn": "newline", "fine_length": 4}),
     ("tccf", {"turn": "newline", "block_length": 32}),
     ("tspd", {"extrapolate": True, "cache": "none"}),
@@ -159,7 +162,7 @@ VARIANTS: list[Variant] = [
 SWEPT = {"whole-canvas": ("asynclane", "fast-dllm", "llada"), "known-first": ("asynclane", "wedlm")}
 AGAIN = 3 if ALL else 1  # prompts for each decoder
 UNSCORED = ("blockbatch", "indel", "lopa", "s2d2")  # they do not know how likely a token was
-UNGUIDED = ("blockbatch", "indel", "llada2", "s2d2", "saber", "wino")  # a grammar would change what they rely on
+UNGUIDED = ("blockbatch", "indel", "llada2", "s2d2", "saber", "t2m", "wino")  # a grammar would change what they rely on
 # Those with a grammar on the embedded models: rules of the device and of the host, drafts, measures, several blocks.
 GUIDED = ("asynclane", "fast-dllm", "freedave", "llada", "dream", "d3llm", "learn2pd", "d2cache")
 FEWER: Mapping[str, dict[str, object]] = {  # of what costs as many rows as a step has

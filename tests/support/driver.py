@@ -60,7 +60,7 @@ UNSUITED = {
 # The same of a network that reads known tokens first.
 UNSUITED_KNOWN_FIRST = {
     **{name: UNSUITED[name] for name in ("d2cache", "dkv", "dllm-cache")},
-    **dict.fromkeys(("indel", "llada2", "saber", "wino"), "reads this model's output at known tokens"),
+    **dict.fromkeys(("indel", "llada2", "saber", "t2m", "wino"), "reads this model's output at known tokens"),
     "blockbatch": "computes a block without the known tokens after it",
     "leap": "needs replicas that this model cannot have",
     **dict.fromkeys(("fast-dllm-v2", "s2d2", "tccf"), "is for block-causal models"),

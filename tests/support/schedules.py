@@ -59,6 +59,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("fast-dllm", {"cache": "dual", "early_stop": False, "threshold": 0.2}),
     ("llada2", {"block_length": 8, "edit_threshold": 0.6, "edit_steps": 3}),
     ("saber", {"block_length": 8}),
+    ("t2m", {"block_length": 8, "threshold": 0.5, "remask_threshold": 0.6, "remask_times": 3, "edit_steps": 4}),
     ("saber", {"precision": "double", "early_stop": False, "cache": "prefix"}),
     ("blockbatch", {"branches": 2, "smallest_block": 2, "sync_lag": 2, "refresh_size": 4}),
     ("freedave", {"draft_steps": 2, "block_length": 8}),

@@ -26,6 +26,7 @@ from .host.lopa import LoPA
 from .host.prophet import Prophet
 from .host.s2d2 import S2D2
 from .host.saber import Saber
+from .host.t2m import TokenToMask
 from .host.tspd import TSPD
 from .host.wino import Wino
 
@@ -53,6 +54,7 @@ _RULES: tuple[type[HostCommitRule], ...] = (
     S2D2,
     Saber,
     TSPD,
+    TokenToMask,
     Wino,
 )
 HOST_RULES: Mapping[str, type[HostCommitRule]] = {rule.NAME: rule for rule in _RULES}

@@ -16,7 +16,7 @@ import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, NamedTuple, Protocol, Self, TypeVar
 
@@ -155,6 +155,9 @@ class ReplicaView(NamedTuple):
         return found
 
 
+NO_SCORES: Floats = np.zeros(0, np.float32)
+
+
 @dataclass(frozen=True, eq=False)
 class StepView:
     """The output of a step at the n projected positions of r requests, one request after another. The positions of each
@@ -176,6 +179,7 @@ class StepView:
     steps: Longs  # [r] forwards of each request before this one
     controls: tuple[int, int] | None = None  # tokens that delete their position, and that open one before it
     replica: ReplicaView | None = None  # if there is a projected replica
+    rescored: Floats = field(default_factory=lambda: NO_SCORES)  # [n] log-probability of the canvas, with `rescores`
 
     @cached_property
     def open(self) -> Bools:
@@ -236,6 +240,7 @@ class StepView:
             ends=self.ends,
             controls=self.controls,
             steps=self.steps[number : number + 1],
+            rescored=self.rescored[here],
         )
 
 
@@ -274,6 +279,7 @@ class HostCommitRule(ABC):
     revises: bool = False  # may change or take back committed tokens while their lane lives
     sees_ahead: bool = False  # reads the look-ahead after the lanes, and may commit there
     replica_count: int = 0  # at most
+    rescores: bool = False  # reads the log-probability of committed tokens in each forward
 
     def __init__(self, params: Params, length: int) -> None: ...  # noqa: B027
 

@@ -114,6 +114,64 @@ def test_saber_tells_apart_what_its_precision_does() -> None:
     assert Canvas(4, 4).step(rule_of("saber", 4), confidence) == [2]
 
 
+def remasked(
+    rule: HostCommitRule, canvas: list[int], now: list[float], best: list[float] | None = None
+) -> CommitDecision:
+    """A forward after which the tokens of `canvas` have the probabilities `now`, and other tokens `best`."""
+    found = view(best or [0.6] * len(now), [7] * len(now), np.array(canvas, np.int32))
+    return decide(rule, replace(found, rescored=np.log(np.array(now, np.float32))))
+
+
+def test_t2m_takes_back_the_least_probable_tokens_a_quarter_at_a_time_and_each_once() -> None:
+    rule = rule_of("t2m", 8)
+    canvas, now = [5, 5, 5, 5, 5, 5, MASK, MASK], [0.31, 0.2, 0.1, 0.29, 0.05, 0.9, 1.0, 1.0]
+    decision = remasked(rule, canvas, now, [0.6] * 6 + [0.71, 0.69])
+    assert decision.tokens.tolist() == [5, 5, 5, 5, MASK, 5, 7, MASK]  # one of six
+    decision = remasked(rule, decision.tokens.tolist(), now, [0.6] * 4 + [0.8, 0.6, 0.6, 0.9])
+    assert decision.tokens.tolist() == [5, 5, MASK, 5, 7, 5, 7, 7]  # 4 has come back
+    decision = remasked(rule, decision.tokens.tolist(), now)
+    assert decision.tokens.tolist() == [5, MASK, 7, 5, 7, 5, 7, 7]  # 4 is less probable, but was taken back once
+    assert remasked(rule_of("t2m", 8, remask_share=0.5), canvas, now).tokens.tolist().count(MASK) == 3 + 1  # 7 is best
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_t2m_takes_back_as_often_as_it_may(count: int) -> None:
+    rule, canvas, taken = rule_of("t2m", 4, remask_times=count), [5, 5, 5, 5], 0
+    for _ in range(30):
+        decision = remasked(rule, canvas, [0.9, 0.1, 0.9, 0.9], [0.8] * 4)
+        taken, canvas = taken + (decision.tokens[1] == MASK), decision.tokens.tolist()
+    assert taken == count
+
+
+def test_t2m_by_swap_goes_by_the_other_token_and_by_drop_by_what_was_lost() -> None:
+    swap = rule_of("t2m", 4, remask="swap", remask_threshold=0.9)
+    assert remasked(swap, [5, 5, 7, 5], [0.01] * 4, [0.91, 0.95, 0.99, 0.9]).tokens.tolist() == [5, MASK, 7, 5]
+    drop, canvas, found = rule_of("t2m", 4, remask="drop"), [MASK, 5, MASK, 5], []
+    for now, best in (
+        ([1.0, 0.9, 1.0, 0.8], [0.8, 0.01, 0.1, 0.01]),  # nothing is known of the forward before
+        ([0.45, 0.61, 1.0, 0.51], [0.1] * 4),  # 0 has lost 0.35
+        ([1.0, 0.31, 0.1, 0.2], [0.9] * 4),  # 1 has lost 0.3, 3 a little more
+    ):
+        canvas = remasked(drop, canvas, now, best).tokens.tolist()
+        found.append(canvas)
+    assert found == [[7, 5, MASK, 5], [MASK, 5, 7, 5], [7, 5, 7, MASK]]
+
+
+def test_t2m_looks_again_at_a_full_block_until_nothing_changes_or_its_forwards_are_spent() -> None:
+    rule, doubted = rule_of("t2m", 4, edit_steps=2, remask_times=9), [0.1, 0.9, 0.9, 0.9]
+    sure = [0.9] * 4
+    stays = [remasked(rule, [MASK, 5, 5, 5], sure, sure).stays]  # full now: the next forward looks at it
+    stays += [remasked(rule, [7, 5, 5, 5], sure).stays]
+    assert [bool(one) for one in stays] == [True, False]
+    rule = rule_of("t2m", 4, edit_steps=2, remask_times=9)
+    canvas, found = [5, 5, 5, 5], []
+    for _ in range(5):
+        decision = remasked(rule, canvas, doubted, sure)
+        canvas = decision.tokens.tolist()
+        found.append((canvas[0], bool(decision.stays)))
+    assert found == [(MASK, False), (7, False), (7, False), (7, False), (7, False)]
+
+
 def test_localleap_needs_less_within_four_positions_of_an_anchor() -> None:
     confidence = [0.80, 0.80, 0.95, 0.74, 0.75, 0.80, 0.80, 0.80, 0.95]
     assert Canvas(9, 8).step(rule_of("localleap", 9), confidence) == [0, 1, 2, 4, 5, 6]
