@@ -333,6 +333,7 @@ def _view(entries: list[Entry], result: StepResult) -> StepView:
         controls=runner.vocabulary.controls,
         steps=np.array([entry.of.step for entry in entries]),
         replica=_replica(entries, requests.sizes, result) if runner.replicated else None,
+        frequencies=runner.vocabulary.frequencies,
         rescored=parts.of(result.scores.chosen) if runner.rescores and result.scores is not None else NO_SCORES,
     )
 

@@ -376,6 +376,10 @@ VOCABULARY_REFUSALS: Refusals[VocabularyFacts] = {
         "{f.absent[0]}",
         lambda f: f.absent,
     ),
+    (
+        "decoder {f.decoder.name!r} and its rule weigh tokens by how frequent they are: this model's folder has no"
+        " token_frequencies.json, a list of counts by token id"
+    ): ("{f.decoder.weighs_tokens}", lambda f: f.decoder.weighs_tokens and not len(f.vocabulary.frequencies)),
     "decoder {f.decoder.name!r} does not apply this model's tokens that insert and delete: use 'indel'": (
         "decoder",
         lambda f: f.vocabulary.controls and f.decoder.name != "indel",

@@ -71,6 +71,7 @@ class Decoder:
     branch_row: int = 0  # the longest such row without what it starts before its lane; at most the request's
     branch_param: str = ""  # the parameter that sets their number
     scored: bool = True  # the probability of each token in the step that committed it is known
+    weighs_tokens: str = ""  # the parameter that selects a host rule which reads how frequent tokens are
     denoiser: Denoiser | None = None  # of canvases that begin with random tokens; None: they begin with masks
 
 
@@ -216,6 +217,7 @@ DECODERS: Mapping[str, DecoderSpec] = {
     "llada2": _serial("editing", cache="dual"),
     "localleap": _serial("localleap", cache="dual"),
     "lopa": _serial("lopa", cache="dual"),
+    "pc-sampler": _serial("pc-sampler", block_length=4096, cache="none"),
     "prophet": _serial("prophet", cache="none"),
     "s2d2": DecoderSpec(
         Blockwise,

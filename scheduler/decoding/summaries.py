@@ -37,6 +37,7 @@ SUMMARIES: Mapping[str, str] = {
     "llada2": "a threshold, and tokens of the block are edited as others change",
     "localleap": "near a certain position, less certainty is enough",
     "lopa": "several next steps are tried at once, the most confident continues",
+    "pc-sampler": "a quota; from the left, and rare tokens before frequent ones",
     "prophet": "a quota; everything at once when the answer is certain",
     "s2d2": "for block-causal models: drafts a block, and checks the draft by the same model one token after the other",
     "saber": "commits above the mean confidence, and takes back the tokens that lost most",

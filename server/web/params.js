@@ -81,6 +81,8 @@ export const ABOUT = {
   remask_threshold: "The probability, or its change, from which a token is taken back.",
   remask_times: "How often a position may be taken back.",
   remask_share: "Share of a block's tokens that a forward may take back, at most.",
+  position_decay: "How fast positions lose weight towards the right.",
+  score_cap: "The most that the information of a position counts.",
   entropy_threshold: "A position commits at no more than this entropy, in nats.",
   ahead_threshold: "Confidence from which tokens commit after the lanes.",
   explore_threshold: "Least confidence of the uncertain position that is decided early.",

@@ -47,3 +47,26 @@ def test_delimiters_that_a_vocabulary_lacks_are_refused_by_name() -> None:
         with pytest.raises(ParamError, match=f"delimiters 'newline' needs a token .*: {instead}") as refused:
             refuse(VocabularyFacts(decoder, Vocabulary(tokens, mask_id=0, end_ids=[])))
         assert refused.value.param == "delimiters"
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "param"),
+    [("pc-sampler", {}, "decoder"), ("fast-dllm", {"rule": "pc-sampler"}, "rule"), ("llada", {}, None)],
+)
+def test_a_rule_that_weighs_tokens_is_refused_where_nothing_is_known_of_them(
+    name: str, params: dict[str, object], param: str | None
+) -> None:
+    decoder, tokens = resolve(name, params, 64), ["", "a", "b"]
+    refuse(VocabularyFacts(decoder, Vocabulary(tokens, mask_id=0, end_ids=[], counts=[0, 3, 1])))
+    unknown = VocabularyFacts(decoder, Vocabulary(tokens, mask_id=0, end_ids=[]))
+    if param is None:
+        refuse(unknown)
+        return
+    with pytest.raises(ParamError, match=r"this model's folder has no token_frequencies\.json") as refused:
+        refuse(unknown)
+    assert refused.value.param == param
+
+
+def test_a_token_that_was_not_seen_is_as_frequent_as_one_that_came_once() -> None:
+    found = Vocabulary(["", "a", "b", "c"], mask_id=0, end_ids=[], counts=[0, 6, 1, 1]).frequencies
+    assert found.tolist() == [1 / 8, 6 / 8, 1 / 8, 1 / 8]

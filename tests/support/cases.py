@@ -145,6 +145,7 @@ VARIANTS: list[Variant] = [
     ("s2d2", {"cached": "block", "drafted": "block", "routing": "bandit", "draws": "seeded"}),
     ("s2d2", {"drafted": "block", "routing": "hysteresis", "score_on": 3.0, "score_off": 1.0}),
     ("s2d2", {"cached": "block", "routing": "span", "least_span": 4, "early_stop": False}),
+    ("pc-sampler", {"steps": 8, "block_length": 16, "position_decay": 0.0, "score_cap": 0.5, "cache": "dual"}),
     ("saber", {"block_length": 16, "precision": "double"}),
     ("slowfast", {"explore": "stable", "slow_calls": 3}),
     ("t2m", {"block_length": 8, "threshold": 0.3, "remask_threshold": 0.6, "remask_times": 2}),

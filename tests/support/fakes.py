@@ -28,7 +28,7 @@ def add(scheduler: Scheduler, request: Request) -> Running:
 
 
 def vocabulary() -> Vocabulary:
-    return Vocabulary(PIECES, mask_id=MASK, end_ids=[END])
+    return Vocabulary(PIECES, mask_id=MASK, end_ids=[END], counts=range(len(PIECES)))
 
 
 class ScriptedExecutor:

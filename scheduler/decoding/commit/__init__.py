@@ -23,6 +23,7 @@ from .host.leap import Leap
 from .host.learn2pd import Learn2PD
 from .host.localleap import LocalLeap
 from .host.lopa import LoPA
+from .host.pc_sampler import PcSampler
 from .host.prophet import Prophet
 from .host.s2d2 import S2D2
 from .host.saber import Saber
@@ -50,6 +51,7 @@ _RULES: tuple[type[HostCommitRule], ...] = (
     Learn2PD,
     LoPA,
     LocalLeap,
+    PcSampler,
     Prophet,
     S2D2,
     Saber,

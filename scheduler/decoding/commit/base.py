@@ -156,6 +156,7 @@ class ReplicaView(NamedTuple):
 
 
 NO_SCORES: Floats = np.zeros(0, np.float32)
+NO_FREQUENCIES: Doubles = np.zeros(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +180,7 @@ class StepView:
     steps: Longs  # [r] forwards of each request before this one
     controls: tuple[int, int] | None = None  # tokens that delete their position, and that open one before it
     replica: ReplicaView | None = None  # if there is a projected replica
+    frequencies: Doubles = field(default_factory=lambda: NO_FREQUENCIES)  # [vocabulary] of tokens; or nothing is known
     rescored: Floats = field(default_factory=lambda: NO_SCORES)  # [n] log-probability of the canvas, with `rescores`
 
     @cached_property
@@ -240,6 +242,7 @@ class StepView:
             ends=self.ends,
             controls=self.controls,
             steps=self.steps[number : number + 1],
+            frequencies=self.frequencies,
             rescored=self.rescored[here],
         )
 
@@ -279,6 +282,7 @@ class HostCommitRule(ABC):
     revises: bool = False  # may change or take back committed tokens while their lane lives
     sees_ahead: bool = False  # reads the look-ahead after the lanes, and may commit there
     replica_count: int = 0  # at most
+    weighs_tokens: bool = False  # reads how frequent tokens are
     rescores: bool = False  # reads the log-probability of committed tokens in each forward
 
     def __init__(self, params: Params, length: int) -> None: ...  # noqa: B027

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -170,6 +171,34 @@ def test_t2m_looks_again_at_a_full_block_until_nothing_changes_or_its_forwards_a
         canvas = decision.tokens.tolist()
         found.append((canvas[0], bool(decision.stays)))
     assert found == [(MASK, False), (7, False), (7, False), (7, False), (7, False)]
+
+
+def weighed(rule: HostCommitRule, confidence: list[float], proposed: list[int], counts: list[int]) -> list[int]:
+    """The positions that commit, of an open canvas."""
+    found = replace(view(confidence, proposed), frequencies=np.array(counts) / sum(counts))
+    return np.flatnonzero(decide(rule, found).tokens != MASK).tolist()
+
+
+def test_pc_sampler_goes_from_the_left_and_takes_rare_tokens_first() -> None:
+    """Scores by hand: exp(-0.25 i) min(10, -p ln(f + 1e-9)), tokens 2, 3 and 4 with the frequencies 0.9, 0.09, 0.01."""
+    counts, confidence, proposed = [0, 0, 90, 9, 1], [0.9, 0.6, 0.9, 0.2], [2, 3, 3, 4]
+    scores = [
+        math.exp(-0.25 * i) * min(10.0, -p * math.log(counts[token] / 100 + 1e-9))
+        for i, (p, token) in enumerate(zip(confidence, proposed, strict=True))
+    ]
+    order = sorted(range(4), key=lambda i: -scores[i])
+    assert order == [2, 1, 3, 0]
+    for forwards, taken in ((4, 1), (2, 2), (1, 4)):
+        assert weighed(rule_of("pc-sampler", 4, steps=forwards), confidence, proposed, counts) == sorted(order[:taken])
+
+
+def test_pc_sampler_without_decay_ranks_by_probability_with_much_from_the_left_and_a_cap_makes_equals() -> None:
+    counts, confidence = [0, 0, 1, 1], [0.5, 0.7, 0.9]
+    assert weighed(rule_of("pc-sampler", 3, position_decay=0.0), confidence, [2, 2, 3], counts) == [2]
+    assert weighed(rule_of("pc-sampler", 3, position_decay=100.0), confidence, [2, 2, 3], counts) == [0]
+    assert weighed(rule_of("pc-sampler", 3, position_decay=0.0, score_cap=0.01), confidence, [2, 2, 3], counts) == [0]
+    far = rule_of("pc-sampler", 4096, position_decay=100.0)  # e^-409500 is no number
+    assert weighed(far, [0.5] * 4096, [2] * 4096, counts) == [0]
 
 
 def test_localleap_needs_less_within_four_positions_of_an_anchor() -> None:
