@@ -273,7 +273,10 @@ class Sequence:
             positions = decided.positions
         own = slice(part.start, part.start + len(positions))
         if self.cache.reads_canvas:
-            self.cache.observe(StepConfidence(positions + self.prompt_length, result.confidence[own]))
+            entropy = None
+            if self.cache.reads_entropy and result.measured is not None:
+                entropy = -result.measured[own]
+            self.cache.observe(StepConfidence(positions + self.prompt_length, result.confidence[own], entropy))
         # With a grammar, what the device has committed is not final.
         tokens = result.tokens[own] if guide is None else self.canvas[positions]
         commits = decided or Commits(positions, tokens, np.arange(own.start, own.stop))

@@ -166,6 +166,18 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         "cache",
         lambda f: f.cache in ("dual", "dsb") and f.lookahead != CANVAS,
     ),
+    "cache 'entropy' reads entropies, which rule 'saber' reports with precision 'double' only": (
+        "cache",
+        lambda f: f.cache == "entropy" and f.is_(precision="single"),
+    ),
+    "cache 'entropy' needs positions that are ranked by probability or entropy: give threshold or factor": (
+        "cache",
+        lambda f: f.cache == "entropy" and "alg" in f.params and f.is_(threshold=None, factor=None, entropy_bound=None),
+    ),
+    "cache 'entropy' decides on the host, and siblings 'commit' on the device: use 'live' or 'coupled'": (
+        "siblings",
+        lambda f: f.cache == "entropy" and f.is_(siblings="commit"),
+    ),
     "cache 'compact' is not for decoder {f.name!r}, which sees the whole canvas": (
         "cache",
         lambda f: f.cache == "compact" and "refresh_every" not in f.params,

@@ -193,6 +193,7 @@ DECODERS: Mapping[str, DecoderSpec] = {
         {"entropy_bound": 0.1, "bound_on": "others", "block_length": 32, "cache": "dual", "early_stop": True},
         "arXiv 2505.24857; transformers EntropyBoundSampler, JetEngine scheduler.py",
     ),
+    "entropy-cache": _threshold(Blockwise, 0.9, "after arXiv 2603.18489", block_length=32, cache="entropy"),
     "renoise": DecoderSpec(
         Blockwise,
         {

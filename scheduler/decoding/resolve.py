@@ -81,7 +81,7 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: At
     def host_rule() -> HostCommitRule:
         return Applied(device_rule) if rule is None else _made(rule, facts.rule_param, params, length)
 
-    on_host = rule is not None or policy.reads_view
+    on_host = rule is not None or policy.reads_view or CACHES[cached].reads_entropy
     checks = rule is not None and rule.layout is Layout.VERIFIED
     replicas = 1 if checks else 0 if rule is None else rule.replica_count
     isolated = params.get("siblings") == "isolated"

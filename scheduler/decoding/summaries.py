@@ -26,6 +26,7 @@ SUMMARIES: Mapping[str, str] = {
     "dllm-cache": "after dLLM-Cache: `llada` whose prompt and response are recomputed at separate intervals",
     "dsb": "a block that slides: its end moves on by each position that commits",
     "entropy-bound": "serial blocks, positions of low entropy while their entropies add up to no more than a bound",
+    "entropy-cache": "after EntropyCache: Fast-dLLM; all is recomputed after an uncertain token has committed",
     "renoise": "for canvases of random tokens: those of least entropy stay for a step, all others are drawn anew",
     "eoser": "a quota; end tokens weigh less at first",
     "ete": "after ETE, explore then exploit: where no position is certain, one uncertain position commits",

@@ -125,6 +125,8 @@ export const ABOUT = {
   // Caches.
   candidates: "Open positions that a step computes.",
   density_width: "Width of the neighbourhood in which decoded positions count.",
+  entropy_limit: "Everything is recomputed after a token of at least so many nats.",
+  recent_tokens: "Tokens that committed last and are computed again.",
   reload_every: "Steps between two full passes.",
   cache_delay: "Steps after which a finished block is cached.",
   prefix_window: "Positions before a block that slides which a step computes, too, at least.",

@@ -127,6 +127,7 @@ VARIANTS: list[Variant] = [
     ("asynclane", {"entropy_bound": 0.3}),
     ("adablock", {"entropy_bound": 0.2}),
     ("entropy-bound", {"entropy_bound": 1.0, "bound_on": "all", "block_length": 16}),
+    ("entropy-cache", {"entropy_limit": 2.0, "recent_tokens": 3, "factor": 1.0, "block_length": 12}),
     ("fast-dllm", {"cache": "prefix", "factor": 1.0, "block_length": 16}),
     ("fast-dllm", {"cache": "none", "threshold": 0.8}),
     ("fast-dllm", {"cache": "d2", "candidates": 4}),
