@@ -186,6 +186,10 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         param + " needs cache 'compact', not {f.cache!r}": (param, _given(param, lambda f: f.cache != "compact"))
         for param in ("refresh_every", "refresh_on", "reuse", "settle")
     },
+    "wait_most needs wait_changes or wait_margin: without them no position waits": (
+        "wait_most",
+        _given("wait_most", lambda f: f.is_(wait_changes=0, wait_margin=OFF)),
+    ),
     **{f"{param} needs extrapolate true": (param, _unextrapolated(param)) for param in ("horizon", "coverage")},
     **{
         f"{param} goes with the rule 'steps', not with threshold, factor or entropy_bound": (

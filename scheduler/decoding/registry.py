@@ -220,6 +220,7 @@ DECODERS: Mapping[str, DecoderSpec] = {
     "lopa": _serial("lopa", cache="dual"),
     "pc-sampler": _serial("pc-sampler", block_length=4096, cache="none"),
     "prophet": _serial("prophet", cache="none"),
+    "psd": _serial("psd", cache="dual"),
     "s2d2": DecoderSpec(
         Blockwise,
         {"block_length": 16, "cache": "prefix", "early_stop": True},

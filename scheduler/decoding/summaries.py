@@ -40,6 +40,7 @@ SUMMARIES: Mapping[str, str] = {
     "lopa": "several next steps are tried at once, the most confident continues",
     "pc-sampler": "a quota; from the left, and rare tokens before frequent ones",
     "prophet": "a quota; everything at once when the answer is certain",
+    "psd": "after PSD: Fast-dLLM whose next steps are drafted and checked in one forward; the answer is the same",
     "s2d2": "for block-causal models: drafts a block, and checks the draft by the same model one token after the other",
     "saber": "commits above the mean confidence, and takes back the tokens that lost most",
     "slowfast": "slow forwards find the certain range, fast ones fill it",

@@ -119,6 +119,8 @@ VARIANTS: list[Variant] = [
     ("d3llm", {"cache": "finished", "cache_delay": 1, "refresh_interval": 4}),
     ("d3llm", {"cache": "prefix"}),
     ("dream", {"steps": 12, "alg": "topk_margin", "cache": "prefix"}),
+    ("ce", {"wait_changes": 2, "wait_margin": 0.0, "threshold": 0.3}),
+    ("ce", {"wait_margin": 0.05, "wait_most": 1, "threshold": 0.2, "cache": "none"}),
     ("dsb", {"block_length": 8, "max_block_length": 12, "prefix_window": 3}),
     ("dsb", {"block_length": 4, "factor": 1.0, "cache": "none"}),
     ("dsb", {"block_length": 4, "rule": "klass", "watch": "lanes"}),
@@ -147,6 +149,8 @@ VARIANTS: list[Variant] = [
     ("s2d2", {"drafted": "block", "routing": "hysteresis", "score_on": 3.0, "score_off": 1.0}),
     ("s2d2", {"cached": "block", "routing": "span", "least_span": 4, "early_stop": False}),
     ("pc-sampler", {"steps": 8, "block_length": 16, "position_decay": 0.0, "score_cap": 0.5, "cache": "dual"}),
+    ("psd", {"draft_steps": 3, "threshold": 0.3, "draft_decay": 0.5}),
+    ("psd", {"draft_steps": 2, "threshold": 0.2, "accept": "subset", "block_length": 8, "cache": "none"}),
     ("saber", {"block_length": 16, "precision": "double"}),
     ("slowfast", {"explore": "stable", "slow_calls": 3}),
     ("t2m", {"block_length": 8, "threshold": 0.3, "remask_threshold": 0.6, "remask_times": 2}),
@@ -171,6 +175,7 @@ FEWER: Mapping[str, dict[str, object]] = {  # of what costs as many rows as a st
     "blockbatch": {"branches": 2},
     "freedave": {"draft_steps": 2},
     "lopa": {"branches": 2},
+    "psd": {"draft_steps": 2},
     **FILLING,
 }
 

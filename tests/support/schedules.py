@@ -63,6 +63,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("saber", {"precision": "double", "early_stop": False, "cache": "prefix"}),
     ("blockbatch", {"branches": 2, "smallest_block": 2, "sync_lag": 2, "refresh_size": 4}),
     ("freedave", {"draft_steps": 2, "block_length": 8}),
+    ("psd", {"draft_steps": 3, "block_length": 8, "threshold": 0.5, "accept": "subset"}),
     ("freedave", {"draft_steps": 2, "cache": "none", "commit_threshold": 0.6, "early_stop": False}),
     ("lopa", {"branches": 3, "block_length": 4, "threshold": 0.6}),
     ("dream", {"alg": "origin", "cache": "dual"}),

@@ -25,6 +25,7 @@ from .host.localleap import LocalLeap
 from .host.lopa import LoPA
 from .host.pc_sampler import PcSampler
 from .host.prophet import Prophet
+from .host.psd import PSD
 from .host.s2d2 import S2D2
 from .host.saber import Saber
 from .host.t2m import TokenToMask
@@ -51,6 +52,7 @@ _RULES: tuple[type[HostCommitRule], ...] = (
     Learn2PD,
     LoPA,
     LocalLeap,
+    PSD,
     PcSampler,
     Prophet,
     S2D2,

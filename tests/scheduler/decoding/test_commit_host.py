@@ -14,6 +14,7 @@ from asynclane.kernels.common import noise
 from asynclane.scheduler.decoding.commit import HOST_RULES
 from asynclane.scheduler.decoding.commit.base import CommitDecision, HostCommitRule, Lanes, Ranges, StepView
 from asynclane.scheduler.decoding.commit.host.learn2pd import WINDOW, Filter, Learn2PD
+from asynclane.scheduler.decoding.commit.host.psd import PSD
 from asynclane.scheduler.decoding.commit.host.s2d2 import S2D2, Features, Routing
 from asynclane.scheduler.decoding.commit.segments import Segments
 from asynclane.scheduler.decoding.commit.shared import forecast
@@ -201,6 +202,19 @@ def test_pc_sampler_without_decay_ranks_by_probability_with_much_from_the_left_a
     assert weighed(far, [0.5] * 4096, [2] * 4096, counts) == [0]
 
 
+def test_psd_drafts_fall_in_confidence_and_agree_as_a_whole_or_in_part() -> None:
+    rule, part = rule_of("psd", 8, draft_decay=0.5, draft_steps=4), rule_of("psd", 8, accept="subset")
+    assert isinstance(rule, PSD)
+    assert isinstance(part, PSD)
+    falling = np.array([0.8, 0.46, 0.45, 0.3, 0.2])  # at least 0.45, 0.225 and 0.1125
+    assert [*rule._fills(falling)] == [3, 4, 5]
+    assert [*rule._fills(falling / 10)] == [1, 2, 3]
+    decided = np.array([7, 8, MASK, 9], np.int32)
+    drafts = np.array([[7, 8, MASK, 9], [7, MASK, MASK, 9], [7, 8, 5, 9], [7, 8, MASK, 8]], np.int32)
+    assert rule._accepted(drafts, decided, MASK).tolist() == [True, False, False, False]
+    assert part._accepted(drafts, decided, MASK).tolist() == [True, True, False, False]
+
+
 def test_localleap_needs_less_within_four_positions_of_an_anchor() -> None:
     confidence = [0.80, 0.80, 0.95, 0.74, 0.75, 0.80, 0.80, 0.80, 0.95]
     assert Canvas(9, 8).step(rule_of("localleap", 9), confidence) == [0, 1, 2, 4, 5, 6]
@@ -326,6 +340,38 @@ def test_nothing_is_predicted_after_what_is_still_changing() -> None:
     settled, changing = [[TOKEN, TOKEN]] * 4, [[TOKEN + step % 2, TOKEN] for step in range(4)]
     assert raised(history, settled)[1] > 0.9
     assert raised(history, changing)[1] == 0.85
+
+
+def commit_of_the_last(confidence: list[float], tokens: list[int], **params: object) -> int:
+    """The forward in which the last of six positions commits, with this confidence in each forward. One of the others
+    is certain in each."""
+    canvas, rule = Canvas(6, 6), rule_of("ce", 6, horizon=0, **params)
+    for step, (chance, token) in enumerate(zip(confidence, tokens, strict=True)):
+        others = [0.99 if place == step else 0.5 for place in range(5)]
+        if 5 in canvas.step(rule, [*others, chance], [*[TOKEN] * 5, token]):
+            return step
+    return -1
+
+
+def test_a_position_whose_proposal_changed_waits_but_not_for_long() -> None:
+    rises, constant = [0.4, 0.95, 0.95, 0.95, 0.95], [0.95] * 5
+    turning, once = [5, 6, 5, 6, 5], [5, 6, 6, 6, 6]
+    assert commit_of_the_last(rises, turning) == commit_of_the_last(rises, once) == 1
+    assert commit_of_the_last(rises, turning, wait_changes=2) == 4  # after three forwards it waits no longer
+    assert commit_of_the_last(rises, turning, wait_changes=2, wait_most=1) == 2
+    assert commit_of_the_last(rises, once, wait_changes=2) == 3
+    assert commit_of_the_last(constant, [5] * 5, wait_changes=2, wait_margin=0.0) == 0
+
+
+def test_a_position_waits_while_its_confidence_falls() -> None:
+    falls, tokens = [0.4, 0.99, 0.93, 0.92, 0.91], [5, 6, 6, 6, 6]
+    assert commit_of_the_last(falls, tokens, wait_changes=1) == 2
+    assert commit_of_the_last(falls, tokens, wait_changes=1, wait_margin=0.05) == 4
+    assert commit_of_the_last(falls, tokens, wait_changes=1, wait_margin=1.0) == 2
+    rule = rule_of("ce", 2, horizon=0, wait_changes=2, wait_margin=0.0)
+    canvas = Canvas(2, 2)
+    assert canvas.step(rule, [0.5, 0.4], [5, 5]) == [0]
+    assert canvas.step(rule, [0.5, 0.95], [5, 6]) == [1]  # the lane has to go on
 
 
 @pytest.mark.parametrize("name", LEARNT)

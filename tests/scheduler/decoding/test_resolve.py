@@ -91,6 +91,7 @@ def test_naming_a_rule_replaces_the_methods_own() -> None:
         ("fast-dllm", {"rule": "s2d2"}, "rule"),
         ("dsb", {"steps": 64}, "steps"),
         ("dsb", {"max_block_length": 0}, "max_block_length"),
+        ("ce", {"wait_most": 2}, "wait_most"),
         ("dream", {"cache": "entropy"}, "cache"),
         ("saber", {"cache": "entropy"}, "cache"),
         ("asynclane", {"cache": "entropy", "siblings": "commit"}, "siblings"),
