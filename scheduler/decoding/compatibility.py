@@ -337,6 +337,18 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         lambda f: f.number("block_count") > f.forwards,
     ),
     # Host rules with lanes and networks.
+    "rule {f.rule.NAME!r} decides how long the canvas is, which decoder {f.name!r} has lanes of its own for": (
+        "rule",
+        lambda f: f.rule and f.rule.grows and f.spec.policy is not Blockwise,
+    ),
+    "cache {f.cache!r} leaves out positions that rule {f.rule.NAME!r} reads: use 'none' or 'prefix'": (
+        "cache",
+        lambda f: f.rule and f.rule.grows and f.cache not in ("none", "prefix"),
+    ),
+    "{f.rule_param} {f.rule.NAME!r} looks for an end after its block, which no position of this model sees": (
+        "{f.rule_param}",
+        lambda f: f.rule and f.rule.grows and (f.pattern.bounded or f.pattern.known_first),
+    ),
     "rule {f.rule.NAME!r} changes committed tokens, on which other lanes of decoder {f.name!r} build": (
         "rule",
         lambda f: f.rule and f.rule.revises and not f.spec.policy.serial,
@@ -432,6 +444,10 @@ def _on_canvases(fact: str) -> Callable[[RequestFacts], object]:
     return lambda f: f.pattern.canvas_length and getattr(f, fact)
 
 
+def _while_growing(fact: str) -> Callable[[RequestFacts], object]:
+    return lambda f: f.decoder.grows and getattr(f, fact)
+
+
 REQUEST_REFUSALS: Refusals[RequestFacts] = {
     **{
         "{f." + fact + "} is not for this model: " + why: (param, _on_canvases(fact))
@@ -455,6 +471,13 @@ REQUEST_REFUSALS: Refusals[RequestFacts] = {
         "siblings",
         lambda f: f.decoder.layout is Layout.ISOLATED and f.infill,
     ),
+    **{
+        "{f." + fact + "} is not for decoder {f.decoder.name!r}, whose canvas grows": (
+            "{f." + fact + "}",
+            _while_growing(fact),
+        )
+        for fact in ("infill", "grammar")
+    },
     "template is not for decoder {f.decoder.name!r} and its rule, which change committed tokens": (
         "template",
         lambda f: f.infill == "template" and f.decoder.revises,

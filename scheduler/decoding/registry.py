@@ -71,6 +71,7 @@ class Decoder:
     branch_row: int = 0  # the longest such row without what it starts before its lane; at most the request's
     branch_param: str = ""  # the parameter that sets their number
     scored: bool = True  # the probability of each token in the step that committed it is known
+    grows: bool = False  # its host rule decides how long the canvas is
     weighs_tokens: str = ""  # the parameter that selects a host rule which reads how frequent tokens are
     denoiser: Denoiser | None = None  # of canvases that begin with random tokens; None: they begin with masks
 
@@ -168,6 +169,7 @@ DECODERS: Mapping[str, DecoderSpec] = {
         active_threshold=0.95,
         cache="dual",
     ),
+    "daedal": _serial("daedal", cache="none"),
     "d3llm": DecoderSpec(
         MultiBlock,
         {"block_length": 32, "add_threshold": 0.1, "cache": "dual", "early_stop": True},

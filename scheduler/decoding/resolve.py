@@ -106,6 +106,7 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: At
         branch_row=_branch_row(params, isolated, lookahead, policy.slides) if branch_param else 0,
         branch_param=branch_param,
         scored=rule is None or rule.scored,
+        grows=rule is not None and rule.grows,
         weighs_tokens=facts.rule_param if rule is not None and rule.weighs_tokens else "",
         denoiser=_denoiser(params) if spec.denoises else None,
     )

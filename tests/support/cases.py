@@ -121,6 +121,8 @@ VARIANTS: list[Variant] = [
     ("dream", {"steps": 12, "alg": "topk_margin", "cache": "prefix"}),
     ("ce", {"wait_changes": 2, "wait_margin": 0.0, "threshold": 0.3}),
     ("ce", {"wait_margin": 0.05, "wait_most": 1, "threshold": 0.2, "cache": "none"}),
+    ("daedal", {"canvas_start": 5, "canvas_step": 3, "block_length": 4, "threshold": 0.2}),
+    ("daedal", {"canvas_start": 8, "canvas_step": 4, "grow_below": 0.0, "unsure_below": 0.5, "cache": "prefix"}),
     ("dsb", {"block_length": 8, "max_block_length": 12, "prefix_window": 3}),
     ("dsb", {"block_length": 4, "factor": 1.0, "cache": "none"}),
     ("dsb", {"block_length": 4, "rule": "klass", "watch": "lanes"}),
@@ -168,7 +170,17 @@ VARIANTS: list[Variant] = [
 SWEPT = {"whole-canvas": ("asynclane", "fast-dllm", "llada"), "known-first": ("asynclane", "wedlm")}
 AGAIN = 3 if ALL else 1  # prompts for each decoder
 UNSCORED = ("blockbatch", "indel", "lopa", "s2d2")  # they do not know how likely a token was
-UNGUIDED = ("blockbatch", "indel", "llada2", "s2d2", "saber", "t2m", "wino")  # a grammar would change what they rely on
+UNFILLED = ("daedal",)  # their canvas grows, so nothing is given after it
+UNGUIDED = (
+    "blockbatch",
+    "daedal",
+    "indel",
+    "llada2",
+    "s2d2",
+    "saber",
+    "t2m",
+    "wino",
+)  # a grammar would change what they rely on
 # Those with a grammar on the embedded models: rules of the device and of the host, drafts, measures, several blocks.
 GUIDED = ("asynclane", "fast-dllm", "freedave", "llada", "dream", "d3llm", "learn2pd", "d2cache")
 FEWER: Mapping[str, dict[str, object]] = {  # of what costs as many rows as a step has
@@ -284,7 +296,9 @@ def holes(length: int, mask_id: int) -> list[int]:
 
 def takes_template(spec: Spec, pattern: AttentionPattern) -> bool:
     decoder = resolve(spec.decoder, spec.params, spec.max_tokens, pattern)
-    return not (pattern.bounded or decoder.revises or decoder.layout in (Layout.ISOLATED, Layout.ENSEMBLE))
+    return not (
+        pattern.bounded or decoder.revises or decoder.grows or decoder.layout in (Layout.ISOLATED, Layout.ENSEMBLE)
+    )
 
 
 @cache
@@ -308,7 +322,7 @@ def cases(name: str) -> dict[str, Spec]:
         spec = Spec(prompt, length, decoder, fitting(params, length), **PARAMETERS[parameter])
         if decoder in UNSCORED:
             spec = replace(spec, ranks=None)
-        if number % 7 == 2 and not pattern.bounded and params.get("siblings") != "isolated":
+        if number % 7 == 2 and decoder not in UNFILLED and not pattern.bounded and params.get("siblings") != "isolated":
             spec = replace(spec, suffix=prompt[:5])
         if number % 7 == 4 and length > 3 and takes_template(spec, pattern):
             spec = replace(spec, template=holes(length, net.vocabulary.mask_id), suffix=prompt[: number % 2])

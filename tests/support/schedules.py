@@ -55,6 +55,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("slowfast", {"block_length": 16, "slow_calls": 2, "explore": "stable"}),
     ("slowfast", {"lookahead": 0, "cache": "none", "early_stop": False, "stable_window": 1}),
     ("llada", {}),
+    ("daedal", {"canvas_start": 8, "block_length": 8, "threshold": 0.5, "unsure_below": 0.4}),
     ("fast-dllm", {"cache": "none", "block_length": 16}),
     ("fast-dllm", {"cache": "dual", "early_stop": False, "threshold": 0.2}),
     ("llada2", {"block_length": 8, "edit_threshold": 0.6, "edit_steps": 3}),

@@ -12,6 +12,7 @@ from .host.cad import Cad
 from .host.ccd import Ccd
 from .host.ce import Extrapolated
 from .host.credit import Credit
+from .host.daedal import Daedal
 from .host.editing import Editing
 from .host.entropy import Entropy
 from .host.eoser import Ass, Eoser
@@ -40,6 +41,7 @@ _RULES: tuple[type[HostCommitRule], ...] = (
     Cad,
     Ccd,
     Credit,
+    Daedal,
     Editing,
     Entropy,
     Eoser,

@@ -23,7 +23,7 @@ from typing import ClassVar, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 
 from ...contract import DeviceCommitRule, Doubles, Floats, Ints, Measure
-from ..lane_tree import Lane, Layout, Role
+from ..lane_tree import Lane, LaneTree, Layout, Role
 from ..params import Params, Values
 from .segments import NONE, Array, Bools, Longs, Segments, whole_rows
 
@@ -282,10 +282,20 @@ class HostCommitRule(ABC):
     revises: bool = False  # may change or take back committed tokens while their lane lives
     sees_ahead: bool = False  # reads the look-ahead after the lanes, and may commit there
     replica_count: int = 0  # at most
+    grows: bool = False  # decides how long the canvas is, up to its length
     weighs_tokens: bool = False  # reads how frequent tokens are
     rescores: bool = False  # reads the log-probability of committed tokens in each forward
 
     def __init__(self, params: Params, length: int) -> None: ...  # noqa: B027
+
+    @property
+    def canvas_end(self) -> int:
+        """The positions that a step computes and sees, of a rule that `grows`."""
+        raise TypeError(f"{self.NAME!r} does not decide how long the canvas is")
+
+    def resize(self, tree: LaneTree) -> int:
+        """Set what follows the positions in which lanes may be, of a rule that `grows`. Return how many these are."""
+        raise TypeError(f"{self.NAME!r} does not decide how long the canvas is")
 
     def replicas(self, lane: Lane, mask_id: int) -> tuple[Replica, ...]:
         """The replicas of the leftmost lane in the next step, at most one of them projected. Changes no state."""

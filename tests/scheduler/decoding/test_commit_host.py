@@ -13,6 +13,7 @@ import pytest
 from asynclane.kernels.common import noise
 from asynclane.scheduler.decoding.commit import HOST_RULES
 from asynclane.scheduler.decoding.commit.base import CommitDecision, HostCommitRule, Lanes, Ranges, StepView
+from asynclane.scheduler.decoding.commit.host.daedal import Daedal
 from asynclane.scheduler.decoding.commit.host.learn2pd import WINDOW, Filter, Learn2PD
 from asynclane.scheduler.decoding.commit.host.psd import PSD
 from asynclane.scheduler.decoding.commit.host.s2d2 import S2D2, Features, Routing
@@ -21,7 +22,7 @@ from asynclane.scheduler.decoding.commit.shared import forecast
 from asynclane.scheduler.decoding.commit.shared.noise import ACCEPT, RESAMPLE, uniform
 from asynclane.scheduler.decoding.commit.shared.verification import Verified
 from asynclane.scheduler.decoding.commit.shared.weights import ROWS, product
-from asynclane.scheduler.decoding.lane_tree import Lane, Role
+from asynclane.scheduler.decoding.lane_tree import Lane, LaneTree, Role
 from asynclane.scheduler.decoding.params import Params
 from asynclane.scheduler.request import Outcome
 
@@ -213,6 +214,54 @@ def test_psd_drafts_fall_in_confidence_and_agree_as_a_whole_or_in_part() -> None
     drafts = np.array([[7, 8, MASK, 9], [7, MASK, MASK, 9], [7, 8, 5, 9], [7, 8, MASK, 8]], np.int32)
     assert rule._accepted(drafts, decided, MASK).tolist() == [True, False, False, False]
     assert part._accepted(drafts, decided, MASK).tolist() == [True, True, False, False]
+
+
+def grown(
+    rule: HostCommitRule, canvas: np.ndarray, likely: dict[int, float], ends: dict[int, float]
+) -> tuple[int, int]:
+    """Positions that commit in a forward, and those of the canvas after it. Proposals have the confidence 0.5."""
+    tree = LaneTree(canvas, MASK, filler=END)
+    size = rule.canvas_end
+    confidence, proposed = [0.5] * size, [TOKEN] * size
+    for position, chance in (likely | ends).items():
+        confidence[position] = chance
+    for position in ends:
+        proposed[position] = END
+    found = view(confidence, proposed, canvas[:size].copy(), block=8)
+    tokens = decide(rule, found).tokens
+    committed = int((tokens != canvas[:size]).sum())
+    canvas[:size] = tokens
+    return committed, rule.resize(tree)
+
+
+def test_daedal_adds_positions_until_ends_are_dense_and_then_end_tokens() -> None:
+    rule, canvas = rule_of("daedal", 80, canvas_start=40, canvas_step=8), np.full(80, MASK, np.int32)
+    assert isinstance(rule, Daedal)
+    assert rule.resize(LaneTree(canvas, MASK, filler=END)) == 40
+    few, many = dict.fromkeys(range(23, 40), 0.9), dict.fromkeys(range(24, 48), 0.9)  # 15.3 and 21.6 of 32
+    assert grown(rule, canvas, {0: 0.99}, few) == (0, 48)
+    assert rule.canvas_end == 48
+    assert grown(rule, canvas, {0: 0.99}, many) == (0, 48)
+    assert rule.canvas_end == 64
+    assert canvas[48:64].tolist() == [END] * 16
+    assert (canvas[64:] == MASK).all()
+    assert grown(rule, canvas, {0: 0.99, 3: 0.9}, {}) == (1, 48)  # not those of just 0.9
+    assert grown(rule, canvas, {3: 0.05}, {}) == (1, 55)  # one has to commit, and it is hard to fill
+    assert (rule.canvas_end, canvas[48:55].tolist(), canvas[55:71].tolist()) == (71, [MASK] * 7, [END] * 16)
+    assert grown(rule, canvas, {3: 0.05}, dict.fromkeys(range(39, 71), 0.99)) == (1, 55)  # the end is in sight
+    canvas[:8] = MASK
+    for _ in range(8):
+        grown(rule, canvas, {7: 0.05}, {})
+    assert (rule.canvas_end, rule.resize(LaneTree(canvas, MASK, filler=END))) == (80, 80)
+
+
+def test_daedal_stops_to_grow_at_the_most_and_without_a_bound_never_grows() -> None:
+    canvas = np.full(20, MASK, np.int32)
+    rule = rule_of("daedal", 20, canvas_start=10)
+    assert [grown(rule, canvas, {0: 0.99}, {}) for _ in range(4)] == [(0, 18), (0, 20), (0, 20), (1, 20)]
+    canvas = np.full(64, MASK, np.int32)
+    fixed = rule_of("daedal", 64, canvas_start=32, grow_below=0.0, unsure_below=0.0)
+    assert [grown(fixed, canvas, {0: 0.01}, {})[1] for _ in range(5)] == [32] * 5
 
 
 def test_localleap_needs_less_within_four_positions_of_an_anchor() -> None:

@@ -92,6 +92,8 @@ def test_naming_a_rule_replaces_the_methods_own() -> None:
         ("dsb", {"steps": 64}, "steps"),
         ("dsb", {"max_block_length": 0}, "max_block_length"),
         ("ce", {"wait_most": 2}, "wait_most"),
+        ("daedal", {"cache": "dual"}, "cache"),
+        ("asynclane", {"rule": "daedal", "cache": "none"}, "rule"),
         ("dream", {"cache": "entropy"}, "cache"),
         ("saber", {"cache": "entropy"}, "cache"),
         ("asynclane", {"cache": "entropy", "siblings": "commit"}, "siblings"),
