@@ -87,7 +87,7 @@ class ScriptedExecutor:
         """A token that is scored has the confidence of the proposal, or what that leaves."""
         if all(row.scored is None for row in plan.rows):
             return None
-        nothing = np.zeros((len(proposals), 0), np.int32)
+        nothing = np.zeros((len(proposals), max(row.ranks or 0 for row in plan.rows)), np.int32)
         sizes = [sum(span.end - span.start for span in row.spans) for row in plan.rows]
         given = [
             np.full(size, -1, np.int32) if row.scored is None else row.scored
