@@ -80,7 +80,10 @@ def test_an_unknown_decoder_is_one_line_that_lists_the_known(capsys: pytest.Capt
     assert all(name in message for name in DECODERS)
 
 
-@pytest.mark.parametrize("name", ["ahd", "ce", "d2cache", "daedal", "dllm-cache", "entropy-cache", "ete", "leap", "psd", "tspd"])
+AFTER = "ahd ce d2cache daedal dllm-cache entropy-cache ete leap psd tspd".split()
+
+
+@pytest.mark.parametrize("name", AFTER)
 def test_what_is_not_what_its_paper_describes_comes_after_it_wherever_it_is_named(name: str) -> None:
     assert SUMMARIES[name].startswith("after ")
     assert "Source: after arXiv" in section(name)
