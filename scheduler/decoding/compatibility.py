@@ -88,6 +88,10 @@ class DecoderFacts:
         """True if these parameters have these values."""
         return all(self.params.get(name) == value for name, value in values.items())
 
+    def is_not_default(self, name: str) -> bool:
+        """True if a parameter has another value than its host rule's default."""
+        return self.rule is not None and self.params[name] != self.rule.DEFAULTS[name]
+
     def number(self, name: str) -> float:
         """A parameter's number, 0 if it has none: it is absent, None or a word."""
         value = self.params.get(name)
@@ -188,7 +192,7 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
     },
     "wait_most needs wait_changes or wait_margin: without them no position waits": (
         "wait_most",
-        _given("wait_most", lambda f: f.is_(wait_changes=0, wait_margin=OFF)),
+        lambda f: f.rule and f.is_(wait_changes=0, wait_margin=OFF) and f.is_not_default("wait_most"),
     ),
     **{f"{param} needs extrapolate true": (param, _unextrapolated(param)) for param in ("horizon", "coverage")},
     **{
