@@ -16,7 +16,7 @@ import numpy as np
 
 from .contract import MOST_RANKS, WIDE_RANKS, Doubles, Floats, Ints, Measure, Span, StepResult
 from .decoding.boundaries import Longs
-from .decoding.commit.base import HostCommitRule, Lanes, Ranges, Replica, ReplicaView, StepView
+from .decoding.commit.base import NO_SCORES, HostCommitRule, Lanes, Ranges, Replica, ReplicaView, StepView
 from .decoding.commit.segments import Array, Bools, Segments
 from .decoding.commit.shared.speculation import Ensemble, Speculator
 from .decoding.commit.shared.verification import Verified, Verifier
@@ -62,6 +62,7 @@ class HostRuleRunner:
         self.chosen: Bools = np.zeros(0, np.bool_)  # which of the last step's positions commit
         self.cut: int | None = None  # the answer ends with this canvas position, or before it
         self.stays = False  # full lanes do not end yet
+        self.rescores = rule.rescores
         # All that there are: then the other requests of a step do not change which of equal tokens are reported.
         self.ranks = (WIDE_RANKS if rule.ranks > MOST_RANKS else MOST_RANKS) if rule.ranks else None
         self.rule_ranks, self.measure = rule.ranks, rule.measure  # what it reads
@@ -332,6 +333,8 @@ def _view(entries: list[Entry], result: StepResult) -> StepView:
         controls=runner.vocabulary.controls,
         steps=np.array([entry.of.step for entry in entries]),
         replica=_replica(entries, requests.sizes, result) if runner.replicated else None,
+        frequencies=runner.vocabulary.frequencies,
+        rescored=parts.of(result.scores.chosen) if runner.rescores and result.scores is not None else NO_SCORES,
     )
 
 

@@ -96,6 +96,8 @@ class Sequence:
         self.host_rule = None
         if rule is not None:
             self.host_rule = HostRuleRunner(rule, decoder, vocabulary, guided, request.sampling.seed)
+            if rule.grows:
+                self.tree.limit = rule.resize(self.tree)
         least = decoder.later_threshold
         self.guide = None if constraint is None else GrammarGuide(constraint, vocabulary, length, least)
         biasing = None
@@ -244,7 +246,10 @@ class Sequence:
 
     def _canvas_end(self) -> int:
         """The end of the canvas, or where a host commit rule has cut it."""
-        cut = None if self.host_rule is None else self.host_rule.cut
+        rule = self.host_rule
+        if rule is not None and rule.rule.grows:
+            return rule.rule.canvas_end
+        cut = None if rule is None else rule.cut
         return len(self.canvas) if cut is None else cut + 1
 
     def _window(self, extent: RequestExtent) -> ComputeRange:
@@ -280,7 +285,10 @@ class Sequence:
             positions = decided.positions
         own = slice(part.start, part.start + len(positions))
         if self.cache.reads_canvas:
-            self.cache.observe(StepConfidence(positions + self.prompt_length, result.confidence[own]))
+            entropy = None
+            if self.cache.reads_entropy and result.measured is not None:
+                entropy = -result.measured[own]
+            self.cache.observe(StepConfidence(positions + self.prompt_length, result.confidence[own], entropy))
         # With a grammar, what the device has committed is not final.
         tokens = result.tokens[own] if guide is None else self.canvas[positions]
         commits = decided or Commits(positions, tokens, np.arange(own.start, own.stop))
@@ -390,6 +398,8 @@ class Sequence:
             lane.masks = one.open or int(stays)
         if rule is not None and rule.cut is not None:
             tree.end_at(rule.cut)
+        if rule is not None and rule.rule.grows:
+            tree.limit = rule.rule.resize(tree)
         after = lanes[-1].end
         self.policy.advance(tree, statuses[: len(tree.live)])  # a cut leaves the first of them
         self.layout.follow()

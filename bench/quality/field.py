@@ -53,9 +53,10 @@ INTRODUCTION = """# Every decoder on every embedded model
 
 A list below each table names the decoders that the model refuses, with the reason.
 
-`ce`, `ete`, `leap` and `tspd` were written from papers, or summaries of them, without code; `learn2pd` and `tspd` have
-weights of our own; `d2cache` and `dllm-cache` select positions otherwise than the authors do. Their figures are of our
-versions, not of the authors'.
+Decoders that are written "(after)" come after a paper, and are not what it describes. `ahd`, `ce`, `ete`, `leap` and
+`tspd` were written from papers, or summaries of them, without code; `d2cache` and `dllm-cache` select positions
+otherwise than the authors do. Their figures are of our versions, not of the authors', as are those of `learn2pd`, which
+has weights of our own.
 """
 # Combinations of decoders and parameters beyond the defaults.
 COMBINATIONS = (
@@ -179,12 +180,20 @@ def entrants(model: str) -> tuple[list[str], dict[str, str]]:
     return accepted, refused
 
 
+def named(decoder: str) -> str:
+    """Return the decoder as tables write it: with "(after)" where it is not what its paper describes."""
+    name, *params = decoder.replace(":", ",").split(",")
+    rules = [HOST_RULES[param.removeprefix("rule=")] for param in params if param.startswith("rule=")]
+    sources = [rule.SOURCE for rule in rules] or ([DECODERS[name].source] if name in DECODERS else [])
+    return f"{decoder} (after)" if any(source.startswith("after ") for source in sources) else decoder
+
+
 def tabulated(standing: Standing) -> str:
     return table(
         HEAD,
         [
             [
-                entry.decoder,
+                named(entry.decoder),
                 str(entry.problems),
                 f"{entry.accuracy:.3f}",
                 "{:.3f}-{:.3f}".format(*entry.interval),

@@ -88,6 +88,10 @@ class DecoderFacts:
         """True if these parameters have these values."""
         return all(self.params.get(name) == value for name, value in values.items())
 
+    def is_not_default(self, name: str) -> bool:
+        """True if a parameter has another value than its host rule's default."""
+        return self.rule is not None and self.params[name] != self.rule.DEFAULTS[name]
+
     def number(self, name: str) -> float:
         """A parameter's number, 0 if it has none: it is absent, None or a word."""
         value = self.params.get(name)
@@ -166,6 +170,18 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         "cache",
         lambda f: f.cache in ("dual", "dsb") and f.lookahead != CANVAS,
     ),
+    "cache 'entropy' reads entropies, which rule 'saber' reports with precision 'double' only": (
+        "cache",
+        lambda f: f.cache == "entropy" and f.is_(precision="single"),
+    ),
+    "cache 'entropy' needs positions that are ranked by probability or entropy: give threshold or factor": (
+        "cache",
+        lambda f: f.cache == "entropy" and "alg" in f.params and f.is_(threshold=None, factor=None, entropy_bound=None),
+    ),
+    "cache 'entropy' decides on the host, and siblings 'commit' on the device: use 'live' or 'coupled'": (
+        "siblings",
+        lambda f: f.cache == "entropy" and f.is_(siblings="commit"),
+    ),
     "cache 'compact' is not for decoder {f.name!r}, which sees the whole canvas": (
         "cache",
         lambda f: f.cache == "compact" and "refresh_every" not in f.params,
@@ -174,6 +190,10 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         param + " needs cache 'compact', not {f.cache!r}": (param, _given(param, lambda f: f.cache != "compact"))
         for param in ("refresh_every", "refresh_on", "reuse", "settle")
     },
+    "wait_most needs wait_changes or wait_margin: without them no position waits": (
+        "wait_most",
+        lambda f: f.rule and f.is_(wait_changes=0, wait_margin=OFF) and f.is_not_default("wait_most"),
+    ),
     **{f"{param} needs extrapolate true": (param, _unextrapolated(param)) for param in ("horizon", "coverage")},
     **{
         f"{param} goes with the rule 'steps', not with threshold, factor or entropy_bound": (
@@ -321,6 +341,18 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         lambda f: f.number("block_count") > f.forwards,
     ),
     # Host rules with lanes and networks.
+    "rule {f.rule.NAME!r} decides how long the canvas is, which decoder {f.name!r} has lanes of its own for": (
+        "rule",
+        lambda f: f.rule and f.rule.grows and f.spec.policy is not Blockwise,
+    ),
+    "cache {f.cache!r} leaves out positions that rule {f.rule.NAME!r} reads: use 'none' or 'prefix'": (
+        "cache",
+        lambda f: f.rule and f.rule.grows and f.cache not in ("none", "prefix"),
+    ),
+    "{f.rule_param} {f.rule.NAME!r} looks for an end after its block, which no position of this model sees": (
+        "{f.rule_param}",
+        lambda f: f.rule and f.rule.grows and (f.pattern.bounded or f.pattern.known_first),
+    ),
     "rule {f.rule.NAME!r} changes committed tokens, on which other lanes of decoder {f.name!r} build": (
         "rule",
         lambda f: f.rule and f.rule.revises and not f.spec.policy.serial,
@@ -376,6 +408,10 @@ VOCABULARY_REFUSALS: Refusals[VocabularyFacts] = {
         "{f.absent[0]}",
         lambda f: f.absent,
     ),
+    (
+        "decoder {f.decoder.name!r} and its rule weigh tokens by how frequent they are: this model's folder has no"
+        " token_frequencies.json, a list of counts by token id"
+    ): ("{f.decoder.weighs_tokens}", lambda f: f.decoder.weighs_tokens and not len(f.vocabulary.frequencies)),
     "decoder {f.decoder.name!r} does not apply this model's tokens that insert and delete: use 'indel'": (
         "decoder",
         lambda f: f.vocabulary.controls and f.decoder.name != "indel",
@@ -417,6 +453,10 @@ def _on_canvases(fact: str) -> Callable[[RequestFacts], object]:
     return lambda f: f.pattern.canvas_length and getattr(f, fact)
 
 
+def _while_growing(fact: str) -> Callable[[RequestFacts], object]:
+    return lambda f: f.decoder.grows and getattr(f, fact)
+
+
 REQUEST_REFUSALS: Refusals[RequestFacts] = {
     **{
         "{f." + fact + "} is not for this model: " + why: (param, _on_canvases(fact))
@@ -440,6 +480,13 @@ REQUEST_REFUSALS: Refusals[RequestFacts] = {
         "siblings",
         lambda f: f.decoder.layout is Layout.ISOLATED and f.infill,
     ),
+    **{
+        "{f." + fact + "} is not for decoder {f.decoder.name!r}, whose canvas grows": (
+            "{f." + fact + "}",
+            _while_growing(fact),
+        )
+        for fact in ("infill", "grammar")
+    },
     "template is not for decoder {f.decoder.name!r} and its rule, which change committed tokens": (
         "template",
         lambda f: f.infill == "template" and f.decoder.revises,

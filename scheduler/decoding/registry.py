@@ -71,6 +71,8 @@ class Decoder:
     branch_row: int = 0  # the longest such row without what it starts before its lane; at most the request's
     branch_param: str = ""  # the parameter that sets their number
     scored: bool = True  # the probability of each token in the step that committed it is known
+    grows: bool = False  # its host rule decides how long the canvas is
+    weighs_tokens: str = ""  # the parameter that selects a host rule which reads how frequent tokens are
     denoiser: Denoiser | None = None  # of canvases that begin with random tokens; None: they begin with masks
 
 
@@ -167,6 +169,7 @@ DECODERS: Mapping[str, DecoderSpec] = {
         active_threshold=0.95,
         cache="dual",
     ),
+    "daedal": _serial("daedal", cache="none"),
     "d3llm": DecoderSpec(
         MultiBlock,
         {"block_length": 32, "add_threshold": 0.1, "cache": "dual", "early_stop": True},
@@ -174,10 +177,10 @@ DECODERS: Mapping[str, DecoderSpec] = {
         rule="entropy",
         fixed={"fills": True},
     ),
-    "d2cache": _cached("d2", "arXiv 2509.23094; Kamichanw/d2Cache, with the differences that its cache names"),
+    "d2cache": _cached("d2", "after arXiv 2509.23094; Kamichanw/d2Cache, with the differences that its cache names"),
     "dkv": _cached("delayed", "arXiv 2505.15781; horseee/dKV-Cache, with the differences that its cache names"),
     "dllm-cache": _cached(
-        "interval", "arXiv 2506.06295; maomaocun/dLLM-cache, with the differences that its cache names"
+        "interval", "after arXiv 2506.06295; maomaocun/dLLM-cache, with the differences that its cache names"
     ),
     "dsb": _threshold(
         SlidingBlock,
@@ -192,6 +195,7 @@ DECODERS: Mapping[str, DecoderSpec] = {
         {"entropy_bound": 0.1, "bound_on": "others", "block_length": 32, "cache": "dual", "early_stop": True},
         "arXiv 2505.24857; transformers EntropyBoundSampler, JetEngine scheduler.py",
     ),
+    "entropy-cache": _threshold(Blockwise, 0.9, "after arXiv 2603.18489", block_length=32, cache="entropy"),
     "renoise": DecoderSpec(
         Blockwise,
         {
@@ -216,7 +220,9 @@ DECODERS: Mapping[str, DecoderSpec] = {
     "llada2": _serial("editing", cache="dual"),
     "localleap": _serial("localleap", cache="dual"),
     "lopa": _serial("lopa", cache="dual"),
+    "pc-sampler": _serial("pc-sampler", block_length=4096, cache="none"),
     "prophet": _serial("prophet", cache="none"),
+    "psd": _serial("psd", cache="dual"),
     "s2d2": DecoderSpec(
         Blockwise,
         {"block_length": 16, "cache": "prefix", "early_stop": True},
@@ -238,6 +244,7 @@ DECODERS: Mapping[str, DecoderSpec] = {
         lookahead=CANVAS,
         cache="dual",
     ),
+    "t2m": _serial("t2m", cache="dual"),
     "tccf": DecoderSpec(
         CoarseFine,
         {"block_length": 16, "fine_length": 1, "turn": "think", "cache": "prefix", "early_stop": True},

@@ -81,7 +81,7 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: At
     def host_rule() -> HostCommitRule:
         return Applied(device_rule) if rule is None else _made(rule, facts.rule_param, params, length)
 
-    on_host = rule is not None or policy.reads_view
+    on_host = rule is not None or policy.reads_view or CACHES[cached].reads_entropy
     checks = rule is not None and rule.layout is Layout.VERIFIED
     replicas = 1 if checks else 0 if rule is None else rule.replica_count
     isolated = params.get("siblings") == "isolated"
@@ -106,6 +106,8 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: At
         branch_row=_branch_row(params, isolated, lookahead, policy.slides) if branch_param else 0,
         branch_param=branch_param,
         scored=rule is None or rule.scored,
+        grows=rule is not None and rule.grows,
+        weighs_tokens=facts.rule_param if rule is not None and rule.weighs_tokens else "",
         denoiser=_denoiser(params) if spec.denoises else None,
     )
 

@@ -49,9 +49,11 @@ class Vocabulary:
         mask_id: int,
         end_ids: Iterable[int],
         controls: tuple[int, int] | None = None,
+        counts: Sequence[int] = (),
     ) -> None:
         """`pieces[id]` is the text of a token, empty for special tokens. The lowest of `end_ids` is the end of a text,
-        the others are ends of turns. `controls` are LLaDA2.2's tokens that delete and insert."""
+        the others are ends of turns. `controls` are LLaDA2.2's tokens that delete and insert, `counts[id]` how often a
+        token comes in some text, if that is known."""
         self.mask_id, self.controls = mask_id, controls
         ends = tuple(end_ids)
         self.filler = min(ends, default=mask_id)  # follows the end of an answer, in training
@@ -61,6 +63,8 @@ class Vocabulary:
             self.classes[token] = END
         self.ends = sorted({*ends})
         self.is_end: npt.NDArray[np.bool_] = self.classes == END
+        tallied = np.array(counts, np.float64)  # a token that was not seen counts as if it had come once
+        self.frequencies: npt.NDArray[np.float64] = tallied.clip(min=1) / tallied.sum() if len(tallied) else tallied
         self.kinds = int(np.bitwise_or.reduce(self.classes, initial=0))  # all classes that some token has
 
     def has(self, kinds: int) -> bool:

@@ -21,6 +21,7 @@ from ..host_rules import HostRuleRunner
 from ..logit_bias import Biasing
 from ..request import Request
 
+UNSCORED = -1  # in the place of a token whose probability is not needed
 NOTHING = DeviceCommitRule(sure=0, threshold=math.inf)
 
 
@@ -52,6 +53,8 @@ class RowSource:
     def __post_init__(self) -> None:
         rule, decoder = self.host_rule, self.request.decoder
         ranks = None if rule is None else rule.ranks
+        if ranks is None and rule is not None and rule.rescores and self.request.ranks is None:
+            ranks = 0
         ahead = decoder.draft_threshold < math.inf or decoder.end_threshold < math.inf
         object.__setattr__(self, "ranks", self.request.ranks if ranks is None else ranks)
         object.__setattr__(self, "host_decides", rule is not None or self.guide is not None)
@@ -149,6 +152,9 @@ def make_row(
     row = Row(slot, start, end, visible, tuple(spans), sampling, inputs.step, biases, source.ranks, host_tokens=tokens)
     if source.known_first:
         row = row._replace(order=reading_order(source, start, tokens))
+    if spans and source.host_rule is not None and source.host_rule.rescores:
+        own = np.concatenate([tokens[span.start - start : span.end - start] for span in spans])
+        row = row._replace(scored=np.where(own == source.tree.mask_id, UNSCORED, own).astype(np.int32))
     if source.guide is None or not spans:
         return row
     return source.guide.restrict(row, source.tree.origin, inputs.frontier)

@@ -169,7 +169,16 @@ class Tokenizer:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        return Vocabulary(self.pieces, self.mask_id, self.end_ids, self._controls())
+        return Vocabulary(self.pieces, self.mask_id, self.end_ids, self._controls(), self._counts())
+
+    def _counts(self) -> list[int]:
+        """How often each token comes in texts of the model's kind, if the folder says so."""
+        path = self._dir / "token_frequencies.json"
+        counts = self._json(path) if path.is_file() else []
+        valid = isinstance(counts, list) and all(type(count) is int and count >= 0 for count in counts)
+        if not valid or (counts and len(counts) != len(self.pieces)) or (path.is_file() and not any(counts)):
+            raise BadTokenizer(f"{path} must be a list of counts, one for each of {len(self.pieces)} token ids")
+        return counts
 
     def _controls(self) -> tuple[int, int] | None:
         """LLaDA2.2's tokens that delete and insert."""
@@ -352,13 +361,15 @@ class Tokenizer:
 
     def _read(self, name: str) -> dict[str, Any]:
         path = self._dir / name
-        if not path.is_file():
-            return {}
+        content = self._json(path) if path.is_file() else {}
+        return content if isinstance(content, dict) else {}
+
+    @staticmethod
+    def _json(path: Path) -> Any:
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            return json.loads(path.read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
             raise BadTokenizer(f"{path} is not JSON: {error}") from None
-        return content if isinstance(content, dict) else {}
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def test_all_measures_tabulates_and_draws(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what has been measured can be shown again."""
-    monkeypatch.setattr("asynclane.bench.quality.field.DECODERS", {"asynclane": None})
+    monkeypatch.setattr("asynclane.bench.quality.field.DECODERS", {"asynclane": DECODERS["asynclane"]})
     monkeypatch.setattr("asynclane.bench.quality.field.COMBINATIONS", ("asynclane:threshold=0.9",))
     out, plot, tables = tmp_path / "field.json", tmp_path / "field.png", tmp_path / "field.md"
     options = ["--models", "tiny-llada", "--problems", "1", "--processes", "1", "--json", str(out), "--plot", str(plot)]

@@ -9,11 +9,14 @@ import pytest
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler import ParamError, Vocabulary, resolve
 
+from ..support.cases import CHATS, network
 from ..support.driver import Spec, run
 from ..support.golden import PROMPTS, WHOLE
+from ..support.scale import part
 
 LENGTH = 24
-BRANCHING = ("blockbatch", "freedave", "lopa")
+BRANCHING = ("blockbatch", "freedave", "lopa", "psd")
+COUNTED = {"freedave": "llada", "psd": "fast-dllm"}  # with the decoder whose answers they give
 
 
 def answers(runner: Runner, vocabulary: Vocabulary, decoder: str, **params: Any) -> list[tuple[list[int], int]]:
@@ -31,20 +34,33 @@ def test_freedave_answers_as_one_token_a_forward_does_in_fewer_forwards(
     assert all(3 * forwards < 2 * LENGTH for _, forwards in drafting)
 
 
+@pytest.mark.parametrize(("model", "cache"), [("tiny-sdar", "prefix"), ("tiny-sdar", "none"), ("tiny-llada", "dual")])
+def test_psd_answers_as_a_threshold_does_in_fewer_forwards(model: str, cache: str) -> None:
+    """Block-causal networks, whose keys are exact, and others with any cache."""
+    given = {**WHOLE, "threshold": 0.99}
+    drafted, plain = (
+        network(model).run([Spec(prompt, 40, decoder, {**given, "cache": cache}) for prompt in part(CHATS, 2)])
+        for decoder in ("psd", "fast-dllm")
+    )
+    assert [answer.canvas.tolist() for answer in drafted] == [answer.canvas.tolist() for answer in plain]
+    assert sum(answer.steps for answer in drafted) < sum(answer.steps for answer in plain)
+
+
 def test_one_row_is_the_decoder_without_branches(runner: Runner, vocabulary: Vocabulary) -> None:
     assert answers(runner, vocabulary, "freedave", draft_steps=1) == answers(runner, vocabulary, "llada", cache="dual")
+    assert answers(runner, vocabulary, "psd", draft_steps=1) == answers(runner, vocabulary, "fast-dllm", cache="dual")
     assert answers(runner, vocabulary, "lopa", branches=1) == answers(runner, vocabulary, "fast-dllm", cache="dual")
 
 
 @pytest.mark.parametrize("decoder", BRANCHING)
 def test_log_probabilities_are_reported_or_refused(decoder: str, runner: Runner, vocabulary: Vocabulary) -> None:
     spec = Spec(PROMPTS[0], 8, decoder, WHOLE, ranks=2)
-    if decoder != "freedave":
+    if decoder not in COUNTED:
         with pytest.raises(ParamError, match=f"'{decoder}'.*logprobs") as refused:
             run(runner, vocabulary, [spec])
         assert refused.value.param == "decoder"
         return
-    plain = Spec(PROMPTS[0], 8, "llada", {"cache": "dual", **WHOLE}, ranks=2)
+    plain = Spec(PROMPTS[0], 8, COUNTED[decoder], {"cache": "dual", **WHOLE}, ranks=2)
     drafted, counted = (answer.scores for answer in run(runner, vocabulary, [spec, plain]))
     assert drafted is not None
     assert counted is not None

@@ -36,6 +36,9 @@ EXTENDED: list[tuple[str, Params, str, Params]] = [
     ("ce", {"horizon": 0}, "fast-dllm", {}),
     ("credit", {"credit_alpha": 0.0, "cache": "prefix"}, "fast-dllm", {"cache": "prefix"}),
     ("llada2", {"threshold": 0.7, "edit_steps": 0}, "fast-dllm", {"threshold": 0.7}),
+    ("t2m", {"remask_threshold": 0.0}, "llada2", {"edit_threshold": 1.0}),
+    ("entropy-cache", {"cache": "entropy", "entropy_limit": 0.0}, "fast-dllm", {"cache": "none"}),
+    ("t2m", {"remask_times": 0}, "llada2", {"edit_threshold": 1.0}),
     ("localleap", {**NO_LEAP, "cache": "none"}, "fast-dllm", {"cache": "none"}),
     ("localleap", NO_LEAP, "fast-dllm", {}),
     (

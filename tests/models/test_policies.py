@@ -47,3 +47,45 @@ def test_delimiters_that_a_vocabulary_lacks_are_refused_by_name() -> None:
         with pytest.raises(ParamError, match=f"delimiters 'newline' needs a token .*: {instead}") as refused:
             refuse(VocabularyFacts(decoder, Vocabulary(tokens, mask_id=0, end_ids=[])))
         assert refused.value.param == "delimiters"
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "param"),
+    [("pc-sampler", {}, "decoder"), ("fast-dllm", {"rule": "pc-sampler"}, "rule"), ("llada", {}, None)],
+)
+def test_a_rule_that_weighs_tokens_is_refused_where_nothing_is_known_of_them(
+    name: str, params: dict[str, object], param: str | None
+) -> None:
+    decoder, tokens = resolve(name, params, 64), ["", "a", "b"]
+    refuse(VocabularyFacts(decoder, Vocabulary(tokens, mask_id=0, end_ids=[], counts=[0, 3, 1])))
+    unknown = VocabularyFacts(decoder, Vocabulary(tokens, mask_id=0, end_ids=[]))
+    if param is None:
+        refuse(unknown)
+        return
+    with pytest.raises(ParamError, match=r"this model's folder has no token_frequencies\.json") as refused:
+        refuse(unknown)
+    assert refused.value.param == param
+
+
+def test_a_token_that_was_not_seen_is_as_frequent_as_one_that_came_once() -> None:
+    found = Vocabulary(["", "a", "b", "c"], mask_id=0, end_ids=[], counts=[0, 6, 1, 1]).frequencies
+    assert found.tolist() == [1 / 8, 6 / 8, 1 / 8, 1 / 8]
+
+
+def test_nothing_is_given_after_a_canvas_that_grows(runner: Runner, vocabulary: Vocabulary) -> None:
+    for given, param in (({"suffix": [7]}, "suffix"), ({"template": [vocabulary.mask_id] * 16}, "template")):
+        with pytest.raises(ParamError, match=f"{param} is not for decoder 'daedal', whose canvas grows") as refused:
+            run(runner, vocabulary, [Spec([7], 16, "daedal", **given)])
+        assert refused.value.param == param
+
+
+def test_a_canvas_that_grows_computes_less_than_a_whole_one_and_never_exceeds_it(
+    runner: Runner, vocabulary: Vocabulary
+) -> None:
+    grown, whole = run(
+        runner, vocabulary, [Spec(PROMPTS[0], 200, name, {"cache": "none"}) for name in ("daedal", "fast-dllm")]
+    )
+    assert grown.computed_tokens / grown.steps < whole.computed_tokens / whole.steps
+    endless = Spec(PROMPTS[0], 40, "daedal", {"canvas_start": 8, "grow_below": 1.0, "early_stop": False})
+    (answer,) = run(runner, vocabulary, [endless])
+    assert answer.sent == 40

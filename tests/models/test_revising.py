@@ -35,6 +35,7 @@ LENGTH = 32
 REVISING: list[tuple[str, dict[str, Any]]] = [
     ("llada2", {"block_length": 16, "edit_threshold": 0.0, "threshold": 0.5}),
     ("saber", {"block_length": 16}),
+    ("t2m", {"block_length": 16, "threshold": 0.3, "remask_threshold": 0.6}),
     ("wino", {"block_length": 16}),
 ]
 Steps = tuple[list[list[int]], list[list[int]], Outcome | None]
@@ -105,7 +106,7 @@ def test_an_edited_block_has_a_limited_number_of_forwards() -> None:
     assert len(handed[-1]) == 8
 
 
-@pytest.mark.parametrize("decoder", ["leap", "llada2", "saber", "wino"])
+@pytest.mark.parametrize("decoder", ["leap", "llada2", "saber", "t2m", "wino"])
 def test_log_probabilities_are_those_of_a_choice(decoder: str, runner: Runner, vocabulary: Vocabulary) -> None:
     spec = Spec(PROMPTS[1], 20, decoder, {"block_length": 16}, Sampling(1.0, seed=5), ranks=3)
     (answer,) = run(runner, vocabulary, [spec])
@@ -113,7 +114,7 @@ def test_log_probabilities_are_those_of_a_choice(decoder: str, runner: Runner, v
     assert (answer.scores.logprobs < 0).all()
 
 
-@pytest.mark.parametrize(("decoder", "params"), [("llada2", {"edit_threshold": 0.5}), ("saber", {})])
+@pytest.mark.parametrize(("decoder", "params"), [("llada2", {"edit_threshold": 0.5}), ("saber", {}), ("t2m", {})])
 def test_networks_of_other_attention_patterns_are_served_by_rules_without_replicas(
     decoder: str, params: dict[str, Any]
 ) -> None:
@@ -133,7 +134,7 @@ def test_networks_of_other_attention_patterns_are_served_by_rules_without_replic
     [
         *[
             ("asynclane", {"rule": rule}, PLAIN, f"{rule!r}.*'asynclane'")
-            for rule in ("editing", "saber", "wino", "leap")
+            for rule in ("editing", "saber", "t2m", "wino", "leap")
         ],
         *[(name, {}, AttentionPattern(logit_shift=1), f"{name!r}.*this model") for name in ("wino", "leap")],
         *[(name, {}, AttentionPattern(block_size=16), f"{name!r}.*this model") for name in ("wino", "leap")],
@@ -149,7 +150,7 @@ def test_lanes_that_build_upon_each_other_and_networks_without_replicas_are_refu
 
 def test_a_grammar_is_refused(runner: Runner, vocabulary: Vocabulary) -> None:
     """It commits from left to right, on tokens that stay."""
-    for decoder in ("llada2", "saber", "wino"):
+    for decoder in ("llada2", "saber", "t2m", "wino"):
         with pytest.raises(ParamError, match=f"guided_regex is not for decoder {decoder!r}") as refused:
             run(runner, vocabulary, [Spec(PROMPTS[0], 16, decoder, constraint=regex("a+"))])
         assert refused.value.param == "guided_regex"

@@ -119,6 +119,10 @@ VARIANTS: list[Variant] = [
     ("d3llm", {"cache": "finished", "cache_delay": 1, "refresh_interval": 4}),
     ("d3llm", {"cache": "prefix"}),
     ("dream", {"steps": 12, "alg": "topk_margin", "cache": "prefix"}),
+    ("ce", {"wait_changes": 2, "wait_margin": 0.0, "threshold": 0.3}),
+    ("ce", {"wait_margin": 0.05, "wait_most": 1, "threshold": 0.2, "cache": "none"}),
+    ("daedal", {"canvas_start": 5, "canvas_step": 3, "block_length": 4, "threshold": 0.2}),
+    ("daedal", {"canvas_start": 8, "canvas_step": 4, "grow_below": 0.0, "unsure_below": 0.5, "cache": "prefix"}),
     ("dsb", {"block_length": 8, "max_block_length": 12, "prefix_window": 3}),
     ("dsb", {"block_length": 4, "factor": 1.0, "cache": "none"}),
     ("dsb", {"block_length": 4, "rule": "klass", "watch": "lanes"}),
@@ -127,6 +131,7 @@ VARIANTS: list[Variant] = [
     ("asynclane", {"entropy_bound": 0.3}),
     ("adablock", {"entropy_bound": 0.2}),
     ("entropy-bound", {"entropy_bound": 1.0, "bound_on": "all", "block_length": 16}),
+    ("entropy-cache", {"entropy_limit": 2.0, "recent_tokens": 3, "factor": 1.0, "block_length": 12}),
     ("fast-dllm", {"cache": "prefix", "factor": 1.0, "block_length": 16}),
     ("fast-dllm", {"cache": "none", "threshold": 0.8}),
     ("fast-dllm", {"cache": "d2", "candidates": 4}),
@@ -145,8 +150,14 @@ VARIANTS: list[Variant] = [
     ("s2d2", {"cached": "block", "drafted": "block", "routing": "bandit", "draws": "seeded"}),
     ("s2d2", {"drafted": "block", "routing": "hysteresis", "score_on": 3.0, "score_off": 1.0}),
     ("s2d2", {"cached": "block", "routing": "span", "least_span": 4, "early_stop": False}),
+    ("pc-sampler", {"steps": 8, "block_length": 16, "position_decay": 0.0, "score_cap": 0.5, "cache": "dual"}),
+    ("psd", {"draft_steps": 3, "threshold": 0.3, "draft_decay": 0.5}),
+    ("psd", {"draft_steps": 2, "threshold": 0.2, "accept": "subset", "block_length": 8, "cache": "none"}),
     ("saber", {"block_length": 16, "precision": "double"}),
     ("slowfast", {"explore": "stable", "slow_calls": 3}),
+    ("t2m", {"block_length": 8, "threshold": 0.3, "remask_threshold": 0.6, "remask_times": 2}),
+    ("t2m", {"remask": "swap", "remask_threshold": 0.4, "threshold": 0.2, "remask_share": 0.5}),
+    ("t2m", {"remask": "drop", "remask_threshold": 0.02, "threshold": 0.2, "cache": "none"}),
     ("tccf", {"turn": "newline", "fine_length": 4}),
     ("tccf", {"turn": "newline", "block_length": 32}),
     ("tspd", {"extrapolate": True, "cache": "none"}),
@@ -159,13 +170,24 @@ VARIANTS: list[Variant] = [
 SWEPT = {"whole-canvas": ("asynclane", "fast-dllm", "llada"), "known-first": ("asynclane", "wedlm")}
 AGAIN = 3 if ALL else 1  # prompts for each decoder
 UNSCORED = ("blockbatch", "indel", "lopa", "s2d2")  # they do not know how likely a token was
-UNGUIDED = ("blockbatch", "indel", "llada2", "s2d2", "saber", "wino")  # a grammar would change what they rely on
+UNFILLED = ("daedal",)  # their canvas grows, so nothing is given after it
+UNGUIDED = (
+    "blockbatch",
+    "daedal",
+    "indel",
+    "llada2",
+    "s2d2",
+    "saber",
+    "t2m",
+    "wino",
+)  # a grammar would change what they rely on
 # Those with a grammar on the embedded models: rules of the device and of the host, drafts, measures, several blocks.
 GUIDED = ("asynclane", "fast-dllm", "freedave", "llada", "dream", "d3llm", "learn2pd", "d2cache")
 FEWER: Mapping[str, dict[str, object]] = {  # of what costs as many rows as a step has
     "blockbatch": {"branches": 2},
     "freedave": {"draft_steps": 2},
     "lopa": {"branches": 2},
+    "psd": {"draft_steps": 2},
     **FILLING,
 }
 
@@ -274,7 +296,9 @@ def holes(length: int, mask_id: int) -> list[int]:
 
 def takes_template(spec: Spec, pattern: AttentionPattern) -> bool:
     decoder = resolve(spec.decoder, spec.params, spec.max_tokens, pattern)
-    return not (pattern.bounded or decoder.revises or decoder.layout in (Layout.ISOLATED, Layout.ENSEMBLE))
+    return not (
+        pattern.bounded or decoder.revises or decoder.grows or decoder.layout in (Layout.ISOLATED, Layout.ENSEMBLE)
+    )
 
 
 @cache
@@ -298,7 +322,7 @@ def cases(name: str) -> dict[str, Spec]:
         spec = Spec(prompt, length, decoder, fitting(params, length), **PARAMETERS[parameter])
         if decoder in UNSCORED:
             spec = replace(spec, ranks=None)
-        if number % 7 == 2 and not pattern.bounded and params.get("siblings") != "isolated":
+        if number % 7 == 2 and decoder not in UNFILLED and not pattern.bounded and params.get("siblings") != "isolated":
             spec = replace(spec, suffix=prompt[:5])
         if number % 7 == 4 and length > 3 and takes_template(spec, pattern):
             spec = replace(spec, template=holes(length, net.vocabulary.mask_id), suffix=prompt[: number % 2])

@@ -52,16 +52,18 @@ TWO_IN_FLIGHT = Halving(StepCost([1, 1000], [0.001, 1.0]))
 # Decoders that a block-causal network refuses, and its message about each.
 UNSUITED = {
     "adablock": "'adablock' chooses how long a block is, and this model's have",
-    **dict.fromkeys(("d2cache", "dkv", "dllm-cache"), "is for models that see the whole canvas"),
+    **dict.fromkeys(("d2cache", "dkv", "dllm-cache", "entropy-cache"), "is for models that see the whole canvas"),
+    "daedal": "looks for an end after its block, which no position of this model sees",
     "dsb": "decoder 'dsb' slides its block, and no position of this model sees past its own",
     **dict.fromkeys(("leap", "wino"), "needs replicas that this model cannot have"),
     **dict.fromkeys(("ass", "blockbatch", "dream", "window"), "no position of this model sees past its block"),
 }
 # The same of a network that reads known tokens first.
 UNSUITED_KNOWN_FIRST = {
-    **{name: UNSUITED[name] for name in ("d2cache", "dkv", "dllm-cache")},
-    **dict.fromkeys(("indel", "llada2", "saber", "wino"), "reads this model's output at known tokens"),
+    **{name: UNSUITED[name] for name in ("d2cache", "dkv", "dllm-cache", "entropy-cache")},
+    **dict.fromkeys(("indel", "llada2", "saber", "t2m", "wino"), "reads this model's output at known tokens"),
     "blockbatch": "computes a block without the known tokens after it",
+    "daedal": UNSUITED["daedal"],
     "leap": "needs replicas that this model cannot have",
     **dict.fromkeys(("fast-dllm-v2", "s2d2", "tccf"), "is for block-causal models"),
     **dict.fromkeys(("dsb", "window"), "is for models that see the whole canvas"),

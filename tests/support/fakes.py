@@ -11,7 +11,7 @@ from typing import NoReturn
 import numpy as np
 
 from asynclane.scheduler import Request, Scheduler
-from asynclane.scheduler.contract import Row, Span, StepPlan, StepResult
+from asynclane.scheduler.contract import Row, Scores, Span, StepPlan, StepResult
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 from asynclane.scheduler.sequence import Sequence as Running
 
@@ -28,7 +28,7 @@ def add(scheduler: Scheduler, request: Request) -> Running:
 
 
 def vocabulary() -> Vocabulary:
-    return Vocabulary(PIECES, mask_id=MASK, end_ids=[END])
+    return Vocabulary(PIECES, mask_id=MASK, end_ids=[END], counts=range(len(PIECES)))
 
 
 class ScriptedExecutor:
@@ -80,7 +80,22 @@ class ScriptedExecutor:
             proposals += [token for token, _ in proposed]
             confidence += [chance for _, chance in proposed]
         packed = np.concatenate(tokens) if tokens else np.zeros(0, np.int32)
-        return StepResult(packed, np.array(proposals, np.int32), np.array(confidence, np.float64), device_s=0.0)
+        proposed, chances = np.array(proposals, np.int32), np.array(confidence, np.float64)
+        return StepResult(packed, proposed, chances, 0.0, self._scores(plan, proposed, chances))
+
+    def _scores(self, plan: StepPlan, proposals: np.ndarray, chances: np.ndarray) -> Scores | None:
+        """A token that is scored has the confidence of the proposal, or what that leaves."""
+        if all(row.scored is None for row in plan.rows):
+            return None
+        nothing = np.zeros((len(proposals), max(row.ranks or 0 for row in plan.rows)), np.int32)
+        sizes = [sum(span.end - span.start for span in row.spans) for row in plan.rows]
+        given = [
+            np.full(size, -1, np.int32) if row.scored is None else row.scored
+            for row, size in zip(plan.rows, sizes, strict=True)
+        ]
+        same = np.concatenate(given) == proposals
+        chosen = np.log(np.where(same, chances, 1 - chances).clip(1e-9)).astype(np.float32)
+        return Scores(chosen, nothing, nothing.astype(np.float32))
 
     def _commit(self, found: np.ndarray, proposed: list[tuple[int, float]], span: Span) -> None:
         """Where a span may not end, the word that stands in for an end token has no confidence."""

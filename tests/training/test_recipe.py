@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections import Counter
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -19,7 +20,8 @@ from asynclane.models.checkpoint.config import read_config
 from asynclane.models.checkpoint.registry import Hardware, find_model, load_runner
 from asynclane.models.exec.memory import Memory
 from asynclane.scheduler.contract import GREEDY, DeviceCommitRule, Placement, Row, Span, StepPlan
-from asynclane.training import traces, train
+from asynclane.server.text.tokenizer import Tokenizer
+from asynclane.training import frequencies, traces, train
 from asynclane.training.batches import SIZES, batches, shelves
 from asynclane.training.corpus import MARKS, corpus, examples
 from asynclane.training.export import export, restore
@@ -216,3 +218,15 @@ def test_traces_have_every_open_position_of_each_forward_and_its_final_token(tmp
         best = np.flatnonzero(now)[columns["confidence"][now].argmax()]
         assert columns["token"][best] == columns["final"][best]
         assert columns["position"][best] not in columns["position"][columns["call"] > call]
+
+
+def test_tokens_are_counted_with_the_end_of_each_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, documents = TOKENIZER, tmp_path / "documents"
+    text = Tokenizer(model)
+    documents.write_text("Tom has 12 books.\nTom\n", encoding="utf-8")
+    assert frequencies.main([str(model), str(documents)]) == 0
+    counts = json.loads(capsys.readouterr().out)
+    expected = Counter([*text.encode("Tom has 12 books."), *text.encode("Tom"), *[text.vocabulary.filler] * 2])
+    assert {token: count for token, count in enumerate(counts) if count} == expected
+    assert frequencies.main([str(model), "--examples", "1000"]) == 0
+    assert capsys.readouterr().out == (model / "token_frequencies.json").read_text(encoding="utf-8")

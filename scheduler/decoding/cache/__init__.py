@@ -16,6 +16,7 @@ from .d2 import D2
 from .delayed import Delayed
 from .dsb import Dsb
 from .dual import Dual
+from .entropy import EntropyCache
 from .finished import Finished
 from .interval import Interval
 from .none import NoCache
@@ -45,6 +46,7 @@ _POLICIES: tuple[type[CachePolicy], ...] = (
     D2,
     Delayed,
     Dsb,
+    EntropyCache,
     Finished,
     Interval,
     Sliding,

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from ...contract import Doubles, Ints
+from ...contract import Doubles, Floats, Ints
 from ..boundaries import Bools, Longs
 from ..params import Params, Values
 
@@ -87,10 +87,12 @@ class Progress(NamedTuple):
 
 
 class StepConfidence(NamedTuple):
-    """The `confidence` [n] of the network's proposals at absolute `positions` [n], ascending."""
+    """The `confidence` [n] of the network's proposals at absolute `positions` [n], ascending, and their `entropy` [n],
+    in nats, if the cache reads it."""
 
     positions: Longs
     confidence: Doubles
+    entropy: Floats | None = None
 
 
 class CachePolicy(ABC):
@@ -101,6 +103,7 @@ class CachePolicy(ABC):
     PARAMS: ClassVar[Mapping[str, Values]] = {}  # their values
 
     reads_canvas: ClassVar[bool] = False  # needs the canvas in extents, and `observe`
+    reads_entropy: ClassVar[bool] = False  # needs the entropies of proposals, which the device reports to host rules
 
     def __init__(self, params: Params) -> None: ...  # noqa: B027
 

@@ -36,13 +36,21 @@ class Partial(CachePolicy):
         different: Bools = canvas.tokens != self._computed
         return different
 
+    @property
+    def uncomputed(self) -> Bools:
+        """[length] where no step has computed anything."""
+        return np.zeros(0, np.bool_) if self._computed is None else self._computed == NEVER
+
     def full(self, extent: RequestExtent) -> ComputeRange:
         return ComputeRange(0, extent.end, extent.end, refresh=self.begun)
 
     def some(self, extent: RequestExtent, wanted: Bools, visible: int | None = None) -> ComputeRange:
         """The range of the positions `wanted` [length], those that changed and the first open one."""
+        return self.ranges(extent, wanted | self.changed(extent.canvas), visible)
+
+    def ranges(self, extent: RequestExtent, wanted: Bools, visible: int | None = None) -> ComputeRange:
+        """The range of the positions `wanted` [length], which this changes, and the first open one."""
         canvas = extent.canvas
-        wanted = wanted | self.changed(canvas)
         wanted[canvas.open.argmax()] = True
         positions = canvas.origin + np.flatnonzero(wanted[: extent.end - canvas.origin])
         start, end = int(positions[0]), int(positions[-1]) + 1

@@ -12,6 +12,7 @@ from .host.cad import Cad
 from .host.ccd import Ccd
 from .host.ce import Extrapolated
 from .host.credit import Credit
+from .host.daedal import Daedal
 from .host.editing import Editing
 from .host.entropy import Entropy
 from .host.eoser import Ass, Eoser
@@ -23,9 +24,12 @@ from .host.leap import Leap
 from .host.learn2pd import Learn2PD
 from .host.localleap import LocalLeap
 from .host.lopa import LoPA
+from .host.pc_sampler import PcSampler
 from .host.prophet import Prophet
+from .host.psd import PSD
 from .host.s2d2 import S2D2
 from .host.saber import Saber
+from .host.t2m import TokenToMask
 from .host.tspd import TSPD
 from .host.wino import Wino
 
@@ -37,6 +41,7 @@ _RULES: tuple[type[HostCommitRule], ...] = (
     Cad,
     Ccd,
     Credit,
+    Daedal,
     Editing,
     Entropy,
     Eoser,
@@ -49,10 +54,13 @@ _RULES: tuple[type[HostCommitRule], ...] = (
     Learn2PD,
     LoPA,
     LocalLeap,
+    PSD,
+    PcSampler,
     Prophet,
     S2D2,
     Saber,
     TSPD,
+    TokenToMask,
     Wino,
 )
 HOST_RULES: Mapping[str, type[HostCommitRule]] = {rule.NAME: rule for rule in _RULES}

@@ -16,14 +16,14 @@ import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
 from ...contract import DeviceCommitRule, Doubles, Floats, Ints, Measure
-from ..lane_tree import Lane, Layout, Role
+from ..lane_tree import Lane, LaneTree, Layout, Role
 from ..params import Params, Values
 from .segments import NONE, Array, Bools, Longs, Segments, whole_rows
 
@@ -155,6 +155,10 @@ class ReplicaView(NamedTuple):
         return found
 
 
+NO_SCORES: Floats = np.zeros(0, np.float32)
+NO_FREQUENCIES: Doubles = np.zeros(0)
+
+
 @dataclass(frozen=True, eq=False)
 class StepView:
     """The output of a step at the n projected positions of r requests, one request after another. The positions of each
@@ -176,6 +180,8 @@ class StepView:
     steps: Longs  # [r] forwards of each request before this one
     controls: tuple[int, int] | None = None  # tokens that delete their position, and that open one before it
     replica: ReplicaView | None = None  # if there is a projected replica
+    frequencies: Doubles = field(default_factory=lambda: NO_FREQUENCIES)  # [vocabulary] of tokens; or nothing is known
+    rescored: Floats = field(default_factory=lambda: NO_SCORES)  # [n] log-probability of the canvas, with `rescores`
 
     @cached_property
     def open(self) -> Bools:
@@ -236,6 +242,8 @@ class StepView:
             ends=self.ends,
             controls=self.controls,
             steps=self.steps[number : number + 1],
+            frequencies=self.frequencies,
+            rescored=self.rescored[here],
         )
 
 
@@ -274,8 +282,20 @@ class HostCommitRule(ABC):
     revises: bool = False  # may change or take back committed tokens while their lane lives
     sees_ahead: bool = False  # reads the look-ahead after the lanes, and may commit there
     replica_count: int = 0  # at most
+    grows: bool = False  # decides how long the canvas is, up to its length
+    weighs_tokens: bool = False  # reads how frequent tokens are
+    rescores: bool = False  # reads the log-probability of committed tokens in each forward
 
     def __init__(self, params: Params, length: int) -> None: ...  # noqa: B027
+
+    @property
+    def canvas_end(self) -> int:
+        """The positions that a step computes and sees, of a rule that `grows`."""
+        raise TypeError(f"{self.NAME!r} does not decide how long the canvas is")
+
+    def resize(self, tree: LaneTree) -> int:
+        """Set what follows the positions in which lanes may be, of a rule that `grows`. Return how many these are."""
+        raise TypeError(f"{self.NAME!r} does not decide how long the canvas is")
 
     def replicas(self, lane: Lane, mask_id: int) -> tuple[Replica, ...]:
         """The replicas of the leftmost lane in the next step, at most one of them projected. Changes no state."""

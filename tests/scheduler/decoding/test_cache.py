@@ -285,6 +285,59 @@ def test_a_window_can_be_made_to_cover_a_lane(lane: tuple[int, int], stretches: 
     assert wider.visible == max(62, lane[1])
 
 
+def entropies(policy: CachePolicy, *canvases: tuple[str, dict[int, float]]) -> list[str]:
+    """The positions that each step computes, of a lane of 20; after it proposals have the entropies given, or 0.1."""
+    found = []
+    for canvas, wide in canvases:
+        before, entropy = extent(canvas), np.full(BLOCK, 0.1, np.float32)
+        for position, nats in wide.items():
+            entropy[position] = nats
+        policy.observe(StepConfidence(np.arange(PROMPT, PROMPT + BLOCK), np.ones(BLOCK), entropy))
+        found += positions_of(policy, before)
+    return found
+
+
+def test_open_positions_and_the_last_commits_are_computed_and_everything_after_an_uncertain_one() -> None:
+    open_, after = "_" * 20, "_" * 10
+    canvases = [
+        (open_ + after, {}),
+        ("w" * 6 + "_" * 14 + after, {8: 0.5}),  # 0 to 5 have committed: 4 and 5 are the last
+        ("w" * 6 + "__w" + "_" * 11 + after, {}),  # 8 was uncertain
+        ("w" * 6 + "__w" + "_" * 10 + "w" + after, {10: 9.0}),  # the last are 8 and 19
+        ("w" * 7 + "_w" + "_" * 10 + "w" + after, {}),  # 10 is open still: what it might be does not matter
+    ]
+    assert entropies(made("entropy", entropy_limit=0.5, recent_tokens=2), *canvases) == [
+        "P" + open_ + after,
+        "....ww" + "_" * 14 + "." * 10,
+        "P" + "w" * 6 + "__w" + "_" * 11 + after,
+        "......__w" + "_" * 10 + "w" + "." * 10,
+        "......w_w" + "_" * 10 + "w" + "." * 10,  # 8 bridges a gap
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limit", "recent", "second"), [(0.0, 0, "P" + "w" * 8), (0.2, 0, "." * 8), (0.2, 99, "w" * 8)]
+)
+def test_the_limits_of_an_entropy_cache(limit: float, recent: int, second: str) -> None:
+    """No cache, the open part of a block without a refresh in it, or all that has committed."""
+    policy = made("entropy", entropy_limit=limit, recent_tokens=recent)
+    rest = "_" * 12 + ("_" if limit == 0 else ".") * 10
+    assert entropies(policy, ("_" * 30, {}), ("w" * 8 + "_" * 22, {}))[1] == second + rest
+
+
+def test_an_entropy_cache_never_passes_more_often_with_a_higher_limit_and_with_a_block() -> None:
+    trace = [("w" * count + "_" * (30 - count), {count: 0.1 * (count % 7)}) for count in range(18)]
+    passes = [
+        sum(one.startswith("P") for one in entropies(made("entropy", entropy_limit=limit), *trace))
+        for limit in (0.0, 0.15, 0.35, 0.55, 1.0)
+    ]
+    assert passes == sorted(passes, reverse=True)
+    assert (passes[0], passes[-1]) == (18, 1)
+    policy = made("entropy", entropy_limit=20.0)
+    found = positions_of(policy, *[extent("w" * 20 * block + "_" * 20 * (3 - block), block) for block in (1, 1, 2, 2)])
+    assert [one[0] for one in found] == ["P", ".", "P", "."]
+
+
 def test_where_the_end_was_predicted_counts_until_a_step_shows_otherwise() -> None:
     limits = Limits(slots=1, pages=9, page_size=16, step_tokens=128, max_model_len=128, max_queue=1)
     decoder = resolve("asynclane", {"cache": "d2"}, 64)

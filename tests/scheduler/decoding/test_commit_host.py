@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,14 +13,16 @@ import pytest
 from asynclane.kernels.common import noise
 from asynclane.scheduler.decoding.commit import HOST_RULES
 from asynclane.scheduler.decoding.commit.base import CommitDecision, HostCommitRule, Lanes, Ranges, StepView
+from asynclane.scheduler.decoding.commit.host.daedal import Daedal
 from asynclane.scheduler.decoding.commit.host.learn2pd import WINDOW, Filter, Learn2PD
+from asynclane.scheduler.decoding.commit.host.psd import PSD
 from asynclane.scheduler.decoding.commit.host.s2d2 import S2D2, Features, Routing
 from asynclane.scheduler.decoding.commit.segments import Segments
 from asynclane.scheduler.decoding.commit.shared import forecast
 from asynclane.scheduler.decoding.commit.shared.noise import ACCEPT, RESAMPLE, uniform
 from asynclane.scheduler.decoding.commit.shared.verification import Verified
 from asynclane.scheduler.decoding.commit.shared.weights import ROWS, product
-from asynclane.scheduler.decoding.lane_tree import Lane, Role
+from asynclane.scheduler.decoding.lane_tree import Lane, LaneTree, Role
 from asynclane.scheduler.decoding.params import Params
 from asynclane.scheduler.request import Outcome
 
@@ -112,6 +115,153 @@ def test_saber_tells_apart_what_its_precision_does() -> None:
     confidence = [1 - 1e-10, 0.5, 1 - 1e-9, 0.5]
     assert Canvas(4, 4).step(rule_of("saber", 4, precision="double"), confidence) == [0]
     assert Canvas(4, 4).step(rule_of("saber", 4), confidence) == [2]
+
+
+def remasked(
+    rule: HostCommitRule, canvas: list[int], now: list[float], best: list[float] | None = None
+) -> CommitDecision:
+    """A forward after which the tokens of `canvas` have the probabilities `now`, and other tokens `best`."""
+    found = view(best or [0.6] * len(now), [7] * len(now), np.array(canvas, np.int32))
+    return decide(rule, replace(found, rescored=np.log(np.array(now, np.float32))))
+
+
+def test_t2m_takes_back_the_least_probable_tokens_a_quarter_at_a_time_and_each_once() -> None:
+    rule = rule_of("t2m", 8)
+    canvas, now = [5, 5, 5, 5, 5, 5, MASK, MASK], [0.31, 0.2, 0.1, 0.29, 0.05, 0.9, 1.0, 1.0]
+    decision = remasked(rule, canvas, now, [0.6] * 6 + [0.71, 0.69])
+    assert decision.tokens.tolist() == [5, 5, 5, 5, MASK, 5, 7, MASK]  # one of six
+    decision = remasked(rule, decision.tokens.tolist(), now, [0.6] * 4 + [0.8, 0.6, 0.6, 0.9])
+    assert decision.tokens.tolist() == [5, 5, MASK, 5, 7, 5, 7, 7]  # 4 has come back
+    decision = remasked(rule, decision.tokens.tolist(), now)
+    assert decision.tokens.tolist() == [5, MASK, 7, 5, 7, 5, 7, 7]  # 4 is less probable, but was taken back once
+    assert remasked(rule_of("t2m", 8, remask_share=0.5), canvas, now).tokens.tolist().count(MASK) == 3 + 1  # 7 is best
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_t2m_takes_back_as_often_as_it_may(count: int) -> None:
+    rule, canvas, taken = rule_of("t2m", 4, remask_times=count), [5, 5, 5, 5], 0
+    for _ in range(30):
+        decision = remasked(rule, canvas, [0.9, 0.1, 0.9, 0.9], [0.8] * 4)
+        taken, canvas = taken + (decision.tokens[1] == MASK), decision.tokens.tolist()
+    assert taken == count
+
+
+def test_t2m_by_swap_goes_by_the_other_token_and_by_drop_by_what_was_lost() -> None:
+    swap = rule_of("t2m", 4, remask="swap", remask_threshold=0.9)
+    assert remasked(swap, [5, 5, 7, 5], [0.01] * 4, [0.91, 0.95, 0.99, 0.9]).tokens.tolist() == [5, MASK, 7, 5]
+    drop, canvas, found = rule_of("t2m", 4, remask="drop"), [MASK, 5, MASK, 5], []
+    for now, best in (
+        ([1.0, 0.9, 1.0, 0.8], [0.8, 0.01, 0.1, 0.01]),  # nothing is known of the forward before
+        ([0.45, 0.61, 1.0, 0.51], [0.1] * 4),  # 0 has lost 0.35
+        ([1.0, 0.31, 0.1, 0.2], [0.9] * 4),  # 1 has lost 0.3, 3 a little more
+    ):
+        canvas = remasked(drop, canvas, now, best).tokens.tolist()
+        found.append(canvas)
+    assert found == [[7, 5, MASK, 5], [MASK, 5, 7, 5], [7, 5, 7, MASK]]
+
+
+def test_t2m_looks_again_at_a_full_block_until_nothing_changes_or_its_forwards_are_spent() -> None:
+    rule, doubted = rule_of("t2m", 4, edit_steps=2, remask_times=9), [0.1, 0.9, 0.9, 0.9]
+    sure = [0.9] * 4
+    stays = [remasked(rule, [MASK, 5, 5, 5], sure, sure).stays]  # full now: the next forward looks at it
+    stays += [remasked(rule, [7, 5, 5, 5], sure).stays]
+    assert [bool(one) for one in stays] == [True, False]
+    rule = rule_of("t2m", 4, edit_steps=2, remask_times=9)
+    canvas, found = [5, 5, 5, 5], []
+    for _ in range(5):
+        decision = remasked(rule, canvas, doubted, sure)
+        canvas = decision.tokens.tolist()
+        found.append((canvas[0], bool(decision.stays)))
+    assert found == [(MASK, False), (7, False), (7, False), (7, False), (7, False)]
+
+
+def weighed(rule: HostCommitRule, confidence: list[float], proposed: list[int], counts: list[int]) -> list[int]:
+    """The positions that commit, of an open canvas."""
+    found = replace(view(confidence, proposed), frequencies=np.array(counts) / sum(counts))
+    return np.flatnonzero(decide(rule, found).tokens != MASK).tolist()
+
+
+def test_pc_sampler_goes_from_the_left_and_takes_rare_tokens_first() -> None:
+    """Scores by hand: exp(-0.25 i) min(10, -p ln(f + 1e-9)), tokens 2, 3 and 4 with the frequencies 0.9, 0.09, 0.01."""
+    counts, confidence, proposed = [0, 0, 90, 9, 1], [0.9, 0.6, 0.9, 0.2], [2, 3, 3, 4]
+    scores = [
+        math.exp(-0.25 * i) * min(10.0, -p * math.log(counts[token] / 100 + 1e-9))
+        for i, (p, token) in enumerate(zip(confidence, proposed, strict=True))
+    ]
+    order = sorted(range(4), key=lambda i: -scores[i])
+    assert order == [2, 1, 3, 0]
+    for forwards, taken in ((4, 1), (2, 2), (1, 4)):
+        assert weighed(rule_of("pc-sampler", 4, steps=forwards), confidence, proposed, counts) == sorted(order[:taken])
+
+
+def test_pc_sampler_without_decay_ranks_by_probability_with_much_from_the_left_and_a_cap_makes_equals() -> None:
+    counts, confidence = [0, 0, 1, 1], [0.5, 0.7, 0.9]
+    assert weighed(rule_of("pc-sampler", 3, position_decay=0.0), confidence, [2, 2, 3], counts) == [2]
+    assert weighed(rule_of("pc-sampler", 3, position_decay=100.0), confidence, [2, 2, 3], counts) == [0]
+    assert weighed(rule_of("pc-sampler", 3, position_decay=0.0, score_cap=0.01), confidence, [2, 2, 3], counts) == [0]
+    far = rule_of("pc-sampler", 4096, position_decay=100.0)  # e^-409500 is no number
+    assert weighed(far, [0.5] * 4096, [2] * 4096, counts) == [0]
+
+
+def test_psd_drafts_fall_in_confidence_and_agree_as_a_whole_or_in_part() -> None:
+    rule, part = rule_of("psd", 8, draft_decay=0.5, draft_steps=4), rule_of("psd", 8, accept="subset")
+    assert isinstance(rule, PSD)
+    assert isinstance(part, PSD)
+    falling = np.array([0.8, 0.46, 0.45, 0.3, 0.2])  # at least 0.45, 0.225 and 0.1125
+    assert [*rule._fills(falling)] == [3, 4, 5]
+    assert [*rule._fills(falling / 10)] == [1, 2, 3]
+    decided = np.array([7, 8, MASK, 9], np.int32)
+    drafts = np.array([[7, 8, MASK, 9], [7, MASK, MASK, 9], [7, 8, 5, 9], [7, 8, MASK, 8]], np.int32)
+    assert rule._accepted(drafts, decided, MASK).tolist() == [True, False, False, False]
+    assert part._accepted(drafts, decided, MASK).tolist() == [True, True, False, False]
+
+
+def grown(
+    rule: HostCommitRule, canvas: np.ndarray, likely: dict[int, float], ends: dict[int, float]
+) -> tuple[int, int]:
+    """Positions that commit in a forward, and those of the canvas after it. Proposals have the confidence 0.5."""
+    tree = LaneTree(canvas, MASK, filler=END)
+    size = rule.canvas_end
+    confidence, proposed = [0.5] * size, [TOKEN] * size
+    for position, chance in (likely | ends).items():
+        confidence[position] = chance
+    for position in ends:
+        proposed[position] = END
+    found = view(confidence, proposed, canvas[:size].copy(), block=8)
+    tokens = decide(rule, found).tokens
+    committed = int((tokens != canvas[:size]).sum())
+    canvas[:size] = tokens
+    return committed, rule.resize(tree)
+
+
+def test_daedal_adds_positions_until_ends_are_dense_and_then_end_tokens() -> None:
+    rule, canvas = rule_of("daedal", 80, canvas_start=40, canvas_step=8), np.full(80, MASK, np.int32)
+    assert isinstance(rule, Daedal)
+    assert rule.resize(LaneTree(canvas, MASK, filler=END)) == 40
+    few, many = dict.fromkeys(range(23, 40), 0.9), dict.fromkeys(range(24, 48), 0.9)  # 15.3 and 21.6 of 32
+    assert grown(rule, canvas, {0: 0.99}, few) == (0, 48)
+    assert rule.canvas_end == 48
+    assert grown(rule, canvas, {0: 0.99}, many) == (0, 48)
+    assert rule.canvas_end == 64
+    assert canvas[48:64].tolist() == [END] * 16
+    assert (canvas[64:] == MASK).all()
+    assert grown(rule, canvas, {0: 0.99, 3: 0.9}, {}) == (1, 48)  # not those of just 0.9
+    assert grown(rule, canvas, {3: 0.05}, {}) == (1, 55)  # one has to commit, and it is hard to fill
+    assert (rule.canvas_end, canvas[48:55].tolist(), canvas[55:71].tolist()) == (71, [MASK] * 7, [END] * 16)
+    assert grown(rule, canvas, {3: 0.05}, dict.fromkeys(range(39, 71), 0.99)) == (1, 55)  # the end is in sight
+    canvas[:8] = MASK
+    for _ in range(8):
+        grown(rule, canvas, {7: 0.05}, {})
+    assert (rule.canvas_end, rule.resize(LaneTree(canvas, MASK, filler=END))) == (80, 80)
+
+
+def test_daedal_stops_to_grow_at_the_most_and_without_a_bound_never_grows() -> None:
+    canvas = np.full(20, MASK, np.int32)
+    rule = rule_of("daedal", 20, canvas_start=10)
+    assert [grown(rule, canvas, {0: 0.99}, {}) for _ in range(4)] == [(0, 18), (0, 20), (0, 20), (1, 20)]
+    canvas = np.full(64, MASK, np.int32)
+    fixed = rule_of("daedal", 64, canvas_start=32, grow_below=0.0, unsure_below=0.0)
+    assert [grown(fixed, canvas, {0: 0.01}, {})[1] for _ in range(5)] == [32] * 5
 
 
 def test_localleap_needs_less_within_four_positions_of_an_anchor() -> None:
@@ -239,6 +389,38 @@ def test_nothing_is_predicted_after_what_is_still_changing() -> None:
     settled, changing = [[TOKEN, TOKEN]] * 4, [[TOKEN + step % 2, TOKEN] for step in range(4)]
     assert raised(history, settled)[1] > 0.9
     assert raised(history, changing)[1] == 0.85
+
+
+def commit_of_the_last(confidence: list[float], tokens: list[int], **params: object) -> int:
+    """The forward in which the last of six positions commits, with this confidence in each forward. One of the others
+    is certain in each."""
+    canvas, rule = Canvas(6, 6), rule_of("ce", 6, horizon=0, **params)
+    for step, (chance, token) in enumerate(zip(confidence, tokens, strict=True)):
+        others = [0.99 if place == step else 0.5 for place in range(5)]
+        if 5 in canvas.step(rule, [*others, chance], [*[TOKEN] * 5, token]):
+            return step
+    return -1
+
+
+def test_a_position_whose_proposal_changed_waits_but_not_for_long() -> None:
+    rises, constant = [0.4, 0.95, 0.95, 0.95, 0.95], [0.95] * 5
+    turning, once = [5, 6, 5, 6, 5], [5, 6, 6, 6, 6]
+    assert commit_of_the_last(rises, turning) == commit_of_the_last(rises, once) == 1
+    assert commit_of_the_last(rises, turning, wait_changes=2) == 4  # after three forwards it waits no longer
+    assert commit_of_the_last(rises, turning, wait_changes=2, wait_most=1) == 2
+    assert commit_of_the_last(rises, once, wait_changes=2) == 3
+    assert commit_of_the_last(constant, [5] * 5, wait_changes=2, wait_margin=0.0) == 0
+
+
+def test_a_position_waits_while_its_confidence_falls() -> None:
+    falls, tokens = [0.4, 0.99, 0.93, 0.92, 0.91], [5, 6, 6, 6, 6]
+    assert commit_of_the_last(falls, tokens, wait_changes=1) == 2
+    assert commit_of_the_last(falls, tokens, wait_changes=1, wait_margin=0.05) == 4
+    assert commit_of_the_last(falls, tokens, wait_changes=1, wait_margin=1.0) == 2
+    rule = rule_of("ce", 2, horizon=0, wait_changes=2, wait_margin=0.0)
+    canvas = Canvas(2, 2)
+    assert canvas.step(rule, [0.5, 0.4], [5, 5]) == [0]
+    assert canvas.step(rule, [0.5, 0.95], [5, 6]) == [1]  # the lane has to go on
 
 
 @pytest.mark.parametrize("name", LEARNT)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from asynclane.bench.quality.field import named
 from asynclane.scheduler import defaults_of, resolve
 from asynclane.scheduler.decoding.registry import DECODERS
+from asynclane.scheduler.decoding.summaries import SUMMARIES
 from asynclane.server.cli.decoders import described, pattern_for, section
 from asynclane.server.cli.main import main
 
@@ -76,3 +78,18 @@ def test_an_unknown_decoder_is_one_line_that_lists_the_known(capsys: pytest.Capt
     assert message.count("\n") == 1
     assert "unknown decoder 'greedy'; known: asynclane," in message
     assert all(name in message for name in DECODERS)
+
+
+AFTER = "ahd ce d2cache daedal dllm-cache entropy-cache ete leap psd tspd".split()
+
+
+@pytest.mark.parametrize("name", AFTER)
+def test_what_is_not_what_its_paper_describes_comes_after_it_wherever_it_is_named(name: str) -> None:
+    assert SUMMARIES[name].startswith("after ")
+    assert "Source: after arXiv" in section(name)
+    assert named(f"{name}:early_stop=false") == f"{name}:early_stop=false (after)"
+
+
+def test_a_table_of_figures_says_so_of_rules_too() -> None:
+    assert named("asynclane:rule=leap,threshold=0.9") == "asynclane:rule=leap,threshold=0.9 (after)"
+    assert [named(name) for name in ("asynclane:rule=credit", "klass")] == ["asynclane:rule=credit", "klass"]

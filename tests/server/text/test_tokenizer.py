@@ -279,6 +279,16 @@ def test_the_context_may_have_either_name(edited: Edit) -> None:
         _ = Tokenizer(path).max_model_len
 
 
+@pytest.mark.parametrize(
+    "counts", ["[1, 2]", "{}", "[" + "0," * 1407 + "0]", "[" + "1," * 1407 + "-1]", "[1.5]", "[,]"]
+)
+def test_counts_of_tokens_that_are_no_counts_of_this_vocabulary_are_refused(edited: Edit, counts: str) -> None:
+    path = edited("config.json", use_cache=False)
+    (path / "token_frequencies.json").write_text(counts, encoding="utf-8")
+    with pytest.raises(BadTokenizer, match=r"token_frequencies\.json (must be a list of counts|is not JSON)"):
+        _ = Tokenizer(path).vocabulary
+
+
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadTokenizer, match=r"has no tokenizer\.json"):
         Tokenizer(tmp_path)

@@ -24,7 +24,7 @@ class Ahd(HostCommitRule):
     """
 
     NAME = "ahd"
-    SOURCE = "arXiv 2604.08964"
+    SOURCE = "after arXiv 2604.08964, of which only a summary was available: see `Ahd`"
     DEFAULTS = {"threshold": 0.9, "drift": 0.01, "drift_decay": 0.5, "history": 6}
     PARAMS = {"drift": Range(0.0, 100.0), "drift_decay": Range(0.0, 10.0), "history": Range(1, 16, whole=True)}
     ranks = LIKELY

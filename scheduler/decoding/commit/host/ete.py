@@ -24,7 +24,7 @@ class ExploreThenExploit(HostCommitRule):
     """
 
     NAME = "ete"
-    SOURCE = "arXiv 2511.21103, its idea; the rule is ours"
+    SOURCE = "after arXiv 2511.21103: its idea; the rule is ours"
     DEFAULTS = {"threshold": 0.9, "ahead_threshold": 0.95, "explore_threshold": 0.6, "least": 2}
     PARAMS = {
         "ahead_threshold": Range(0.0, 1.0),

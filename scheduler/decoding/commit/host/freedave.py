@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Self
 
 import numpy as np
 
-from ....contract import Ints
+from ....contract import Doubles, Ints
 from ...params import OFF, Params, Range
 from ..base import StepView, top
+from ..segments import Bools
 from ..shared.speculation import Branching, Speculator, extended
 
 
@@ -55,7 +56,7 @@ class FreeDave(Speculator):
             )
             confidence, proposals = (array[here].reshape(shape)[last] for array in (view.confidence, view.tokens))
             order = top(confidence, choice.tokens == view.mask_id)
-            fills = range(rule._size, min(len(order), rule._size * (rule._draft_steps - 1) + 1), rule._size)
+            fills = [fill for fill in rule._fills(confidence[order]) if fill < len(order)]
             positions = view.positions[here][: len(choice.tokens)]
             base = extended(view.canvases[own.start + last], positions, choice.tokens)
             drafts.append([extended(base, positions[order[:fill]], proposals[order[:fill]]) for fill in fills])
@@ -74,15 +75,23 @@ class FreeDave(Speculator):
         best = view.lanes.top(view.confidence, view.open, size)
         return view.commit(np.where(view.lanes.spread(counted, outside=False), best, chosen)).tokens
 
-    @staticmethod
-    def _choice(steps: Ints, canvases: Ints, mask_id: int) -> tuple[Branching, int]:
+    def _fills(self, falling: Doubles) -> Iterable[int]:
+        """How many of the likeliest positions, whose confidences are `falling`, each draft fills."""
+        return range(self._size, self._size * (self._draft_steps - 1) + 1, self._size)
+
+    def _accepted(self, canvases: Ints, decided: Ints, mask_id: int) -> Bools:
+        """[rows] whether each of the `canvases` [rows, n] holds nothing but what was `decided` [n]."""
+        accepted: Bools = ((canvases == mask_id) | (canvases == decided)).all(axis=1)
+        return accepted
+
+    def _choice(self, steps: Ints, canvases: Ints, mask_id: int) -> tuple[Branching, int]:
         """The decision from what each row [rows, n] has decided and contains, and the row that it is taken from."""
         kept, rows = [0], np.arange(len(steps))
-        while True:  # to the last draft that holds nothing but what is decided
-            holds = ((canvases == mask_id) | (canvases == steps[kept[-1]])).all(axis=1) & (rows > kept[-1])
-            if not holds.any():
+        while True:  # to the last draft that agrees with what is decided
+            accepted = self._accepted(canvases, steps[kept[-1]], mask_id) & (rows > kept[-1])
+            if not accepted.any():
                 break
-            kept.append(int(np.flatnonzero(holds)[-1]))
+            kept.append(int(np.flatnonzero(accepted)[-1]))
         tokens = steps[kept[-1]]
         seen = np.full(len(tokens), kept[-1])
         for number in reversed(kept):  # of several rows that decided the same, the first one counts

@@ -28,7 +28,7 @@ class Leap(HostCommitRule):
     """
 
     NAME = "leap"
-    SOURCE = "arXiv 2605.10980, of which only a summary was available: see `Leap`"
+    SOURCE = "after arXiv 2605.10980, of which only a summary was available: see `Leap`"
     DEFAULTS = {"threshold": 0.7, "pool": 0.2}
     PARAMS = {"pool": Range(0.0, 1.0)}
     replica_count = 2

@@ -62,7 +62,7 @@ class TSPD(HostCommitRule):
     """
 
     NAME = "tspd"
-    SOURCE = "arXiv 2605.30753, of which the code is not public, with weights of our own"
+    SOURCE = "after arXiv 2605.30753, of which the code is not public, with weights of our own"
     DEFAULTS = {"threshold": 0.5, "extrapolate": False, **forecast.DEFAULTS}
     PARAMS = {"extrapolate": Choice((True, False)), **forecast.PARAMS}
 
