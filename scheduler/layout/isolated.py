@@ -91,7 +91,7 @@ class IsolatedLayout:
     def _branch(self, lane: Lane) -> None:
         request, tree, size = self._source.request, self._source.tree, self._page_size
         start = tree.origin + lane.start - tree.pattern.logit_shift
-        end = tree.origin + min(lane.end + (request.decoder.lookahead or 0), len(tree.canvas))
+        end = tree.origin + min(lane.end + request.decoder.branch_lookahead, len(tree.canvas))
         count = -(-end // size) - start // size
         pages, self._spare = tuple(self._spare[:count]), self._spare[count:]
         self._branches.append(Branch(lane, self._slots.pop(), pages, start, end))

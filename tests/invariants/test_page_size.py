@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
-from asynclane.scheduler import resolve
+from asynclane.scheduler import PLAIN, AttentionPattern, resolve
 from asynclane.scheduler.decoding.lane_tree import Layout
 
 from ..support.cases import CHATS, REPEAT, SMALL, STORY, UNSCORED, VARIANTS, Network, assert_same, decoders, network
@@ -27,16 +28,20 @@ def paged(name: str, size: int) -> Network:
     return replace(net, runner=runner, limits=replace(net.limits, page_size=size, pages=pages))
 
 
+def isolated(decoder: str, params: Mapping[str, object], pattern: AttentionPattern = PLAIN) -> bool:
+    return resolve(decoder, params, 64, pattern).layout is Layout.ISOLATED
+
+
 @functools.cache
 def specs(name: str) -> dict[str, Spec]:
     """Every decoder, and isolated siblings that fork. Prompts end within pages of all sizes."""
     net, found = network(name), dict[str, Spec]()
     some = decoders(net.pattern)
     if not net.pattern.block_size:
-        some += [each for each in VARIANTS if each[1].get("siblings") == "isolated"]
+        some += [(name, own) for name, own in VARIANTS if name.startswith("asynclane") and isolated(name, own)]
         some += [("asynclane", {**ISOLATED, "threshold": t, "refresh_every": n}) for t, n in ((0.6, 0), (0.7, 1))]
     for number, (decoder, params) in enumerate(some):
-        forks = resolve(decoder, params, 64, net.pattern).layout is Layout.ISOLATED
+        forks = isolated(decoder, params, net.pattern)
         prompt = net.prompts[number % 5] if name in SMALL else (REPEAT, STORY)[number % 2] if forks else CHATS[6]
         ranks = None if decoder in UNSCORED else 2
         found[f"{number} {decoder} {params}"] = Spec(prompt, 64 if forks else 8, decoder, params, ranks=ranks)
@@ -58,4 +63,4 @@ def test_an_answer_is_the_same_with_pages_of_any_size(name: str, size: int) -> N
 def test_lanes_of_these_answers_fork_within_pages() -> None:
     """Otherwise siblings would share whole pages alone."""
     for name in ("tiny-llada", "shifted"):
-        assert sum(answer.forks for case, answer in wanted(name).items() if "isolated" in case) > 4
+        assert sum(answer.forks for case, answer in wanted(name).items() if "isolated" in case or "paper" in case) > 8

@@ -53,13 +53,14 @@ TWO_IN_FLIGHT = Halving(StepCost([1, 1000], [0.001, 1.0]))
 UNSUITED = {
     "adablock": "'adablock' chooses how long a block is, and this model's have",
     **dict.fromkeys(("d2cache", "dkv", "dllm-cache"), "is for models that see the whole canvas"),
+    "asynclane-paper": "decoder 'asynclane-paper' keeps keys that grow stale",
     "dsb": "decoder 'dsb' slides its block, and no position of this model sees past its own",
     **dict.fromkeys(("leap", "wino"), "needs replicas that this model cannot have"),
     **dict.fromkeys(("ass", "blockbatch", "dream", "window"), "no position of this model sees past its block"),
 }
 # The same of a network that reads known tokens first.
 UNSUITED_KNOWN_FIRST = {
-    **{name: UNSUITED[name] for name in ("d2cache", "dkv", "dllm-cache")},
+    **{name: UNSUITED[name] for name in ("asynclane-paper", "d2cache", "dkv", "dllm-cache")},
     **dict.fromkeys(("indel", "llada2", "saber", "wino"), "reads this model's output at known tokens"),
     "blockbatch": "computes a block without the known tokens after it",
     "leap": "needs replicas that this model cannot have",
