@@ -234,7 +234,8 @@ def test_a_tokenizer_without_a_boundarys_tokens_is_noticed() -> None:
     bare = Vocabulary(["a", "b", ""], mask_id=2, end_ids=[])
     assert {boundary for boundary in Boundary if boundary.known_to(bare)} == {Boundary.STRIDE, Boundary.STABLE}
     lines = Vocabulary(["a", "\n", ""], mask_id=2, end_ids=[])
-    assert Boundary.CODE.known_to(lines) and not Boundary.PERIOD.known_to(lines)
+    assert Boundary.CODE.known_to(lines)
+    assert not Boundary.PERIOD.known_to(lines)
     assert all(boundary.known_to(vocabulary()) for boundary in Boundary)
 
 
