@@ -63,4 +63,4 @@ def test_an_answer_is_the_same_with_pages_of_any_size(name: str, size: int) -> N
 def test_lanes_of_these_answers_fork_within_pages() -> None:
     """Otherwise siblings would share whole pages alone."""
     for name in ("tiny-llada", "shifted"):
-        assert sum(answer.forks for case, answer in wanted(name).items() if "isolated" in case or "paper" in case) > 8
+        assert sum(answer.forks for case, answer in wanted(name).items() if "isolated" in case or "paper" in case) > 6
