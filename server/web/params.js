@@ -1,4 +1,4 @@
-// One sentence for each parameter of a request that the settings offer. docs/decoders.md says how each decoder uses its own.
+// One sentence for each parameter that the settings offer. docs/decoders.md says how decoders use them.
 
 export const ABOUT = {
   decoder: "How the canvas is filled: which positions are worked on, which commit, what is cached.",
@@ -6,10 +6,10 @@ export const ABOUT = {
   seed: "The same seed gives the same answer again.",
   max_tokens: "The answer is cut off after so many tokens.",
   // Of several decoders.
-  steps: "Forwards among which the tokens are spread; without it, the threshold decides, or one token a forward.",
+  steps: "Forwards among which tokens are spread; without it the threshold decides, or one token a forward.",
   threshold: "A token commits from this confidence on: lower is faster, higher more careful.",
-  factor: "The n best tokens commit while the n-th has confidence 1 - factor / (n + 1).",
-  rule: "Another way to decide which tokens commit, from a paper.",
+  factor: "The n best commit while the n-th has confidence 1 - factor / (n + 1).",
+  rule: "Another rule for which tokens commit, from a paper.",
   block_length: "Positions of a block, or of a lane that generates.",
   cache: "Which keys and values are kept from one forward to the next.",
   early_stop: "An end token ends the answer; without it the whole canvas is filled.",
@@ -25,18 +25,18 @@ export const ABOUT = {
   end_threshold: "A proposed end token of this confidence bounds the look-ahead.",
   later_threshold: "Confidence from which a token commits in the lanes after the first.",
   max_lanes: "Lanes that an answer works on at once.",
-  min_fill: "Share of a lane before a boundary that must have committed before it forks.",
+  min_fill: "Share of a lane before a boundary that must commit before it forks.",
   min_steps: "Forwards of a lane before it may fork.",
-  boundary: "Where lanes fork: at sentence ends, statements, commas, or fixed distances.",
+  boundary: "Where lanes fork: at sentence ends, statements, commas, distances.",
   stable_steps: "Lanes also fork after proposals that so many forwards have not changed.",
   siblings: "What the lanes of one answer see of each other.",
-  child_length: "Whether the lane after a fork is a block long, or ends where the one before did.",
-  refine_lookahead: "Positions after an isolated refine lane that it sees.",
+  child_length: "How long the lane after a fork is.",
+  refine_lookahead: "What an isolated lane sees after it.",
   refresh_every: "Everything is recomputed after so many events; 0: never.",
-  refresh_margin: "Positions after the last lane that a refresh computes.",
+  refresh_margin: "What a refresh computes after the lanes.",
   refresh_on: "The events that a refresh counts.",
   reuse: "A full pass also drives its step, and costs no forward of its own.",
-  settle: "A position is cached only once it was computed with its final token, or once its lane has ended.",
+  settle: "A position is cached once it was computed with its final token.",
   // Blocks.
   window: "Share of the canvas in which a delimiter may end a block.",
   delimiters: "The tokens that may end a block.",
