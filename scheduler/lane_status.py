@@ -30,7 +30,7 @@ SHORT = 1024  # tokens up to which one is
 class LaneSnapshot(NamedTuple):
     """A request after a step: `tokens` [positions] from the start of its first live lane to the end of its last, and
     `settled` [positions], where the network's proposals have been stable (None: not needed). While it is `crowded` no
-    lane forks, unless another one ends in this step."""
+    lane forks, unless another one ends in this step. With `edges` it may also fork at its first and last position."""
 
     lanes: Sequence[Lane]
     tokens: Ints
@@ -40,6 +40,7 @@ class LaneSnapshot(NamedTuple):
     min_fill: float
     marks: int = 0  # token classes to look for
     crowded: bool = False
+    edges: bool = False
 
 
 class RequestStatus(NamedTuple):
@@ -73,8 +74,8 @@ class _Step(NamedTuple):
 
 
 def lane_statuses(snapshots: Sequence[LaneSnapshot], vocabulary: Vocabulary) -> list[RequestStatus]:
-    """The status of each request. A boundary counts if it is neither the first nor the last position of its lane, and
-    if enough of the lane before it is committed. A refine lane does not fork."""
+    """The status of each request. A boundary counts if it is neither the first nor the last position of its lane, or
+    with `edges` at any, and if enough of the lane before it is committed. A refine lane does not fork."""
     if len(snapshots) > FEW:
         return _statuses(snapshots, vocabulary)
     found = [_read(each, vocabulary) for each in snapshots]
@@ -119,8 +120,8 @@ def _statuses(snapshots: Sequence[LaneSnapshot], vocabulary: Vocabulary) -> list
 
 def _read(snapshot: LaneSnapshot, vocabulary: Vocabulary) -> RequestStatus | None:
     """The status of one request, token by token. None: only `boundaries` knows where it may fork, as in code."""
-    lanes, tokens, settled, boundary, nesting, min_fill, marks, crowded = snapshot
-    if settled is not None or boundary is STRIDE or len(tokens) > SHORT:
+    lanes, tokens, settled, boundary, nesting, min_fill, marks, crowded, edges = snapshot
+    if settled is not None or boundary is STRIDE or edges or len(tokens) > SHORT:
         return None
     wanted = END | marks | (0 if boundary is STABLE else MAY_END_PART)
     origin, mask_id, classes, listed = lanes[0].start, vocabulary.mask_id, vocabulary.classes.data, tokens.tolist()
@@ -222,7 +223,8 @@ def _set_forks(places: Longs, step: _Step, may_fork: Bools, vocabulary: Vocabula
     if not len(hits):
         return
     lanes = step.first.searchsorted(hits, "right") - 1
-    near = may_fork[step.owners[lanes]] & (hits > step.first[lanes]) & (hits < step.stop[lanes] - 1)
+    inner = np.array([not each.edges for each in step.snapshots])[step.owners[lanes]]
+    near = may_fork[step.owners[lanes]] & (hits >= step.first[lanes] + inner) & (hits < step.stop[lanes] - inner)
     near &= np.array([lane.role is GENERATE for lane in step.lanes])[lanes]
     hits, lanes = hits[near], lanes[near]
     if not len(hits):
@@ -237,9 +239,8 @@ def _set_forks(places: Longs, step: _Step, may_fork: Bools, vocabulary: Vocabula
 
 
 def _end_parts(step: _Step, hits: Longs, owners: Longs, vocabulary: Vocabulary) -> Bools:
-    """[hits] where a part ends by the rule of its request, the owner. Neither is a request's first position.
-
-    In prose without numbers the token alone decides; everything else is for `boundaries`."""
+    """[hits] where a part ends by the rule of its request, the owner. In prose without numbers the token alone decides;
+    everything else is for `boundaries`."""
     snapshots, classes = step.snapshots, step.classes
     kinds = classes[hits]
     found: Bools = (kinds & (SENTENCE | LINE)) != 0

@@ -108,7 +108,7 @@ class Request:
     def resources(self, limits: Limits, pattern: AttentionPattern) -> tuple[int, int]:
         """The slots and pages that it can ever need. It gets all of them when it is admitted."""
         branches = self.decoder.branches
-        each = limits.pages_for(self._branch_tokens(limits, pattern))
+        each = limits.pages_for(self._branch_tokens(pattern, limits.page_size - 1))
         room = self.room
         if self.decoder.denoiser is not None:
             room = len(self.prompt) + self.canvas_tokens(limits.max_model_len, pattern)
@@ -122,7 +122,7 @@ class Request:
 
     def facts(self, vocabulary: Vocabulary, limits: Limits, pattern: AttentionPattern, measured: bool) -> RequestFacts:
         """The facts by which `compatibility.refuse` decides. `measured`: the server knows the cost of its steps."""
-        tokens = pattern.ceil(self.length) + self.decoder.branches * self._branch_tokens(limits, pattern)
+        tokens = pattern.ceil(self.length) + self.decoder.branches * self._branch_tokens(pattern)
         return RequestFacts(
             decoder=self.decoder,
             vocabulary=vocabulary,
@@ -148,9 +148,9 @@ class Request:
         alone = not decoder.branches and not decoder.replica_positions and decoder.layout is not Layout.ISOLATED
         return limits.cuts_rows(pattern) and alone and not self.infill and decoder.cache().keeps_prompt
 
-    def _branch_tokens(self, limits: Limits, pattern: AttentionPattern) -> int:
-        """The most positions of a branch's row, which begins with a page."""
-        longest = self.decoder.branch_row + limits.page_size - 1 + pattern.logit_shift
+    def _branch_tokens(self, pattern: AttentionPattern, before: int = 0) -> int:
+        """The most positions of a branch's row, and those `before` it in its first page."""
+        longest = self.decoder.branch_row + before + pattern.logit_shift
         return min(longest, pattern.ceil(self.length))
 
 

@@ -330,7 +330,8 @@ class Sequence:
         settled = None if self.stability is None else self.stability.settled(start, end)
         tokens, crowded = self.canvas[start:end], policy.crowded(tree)
         rule, fill, marks = policy.boundary, policy.min_fill, policy.marks
-        return make(LaneSnapshot, (live, tokens, settled, rule, self._nesting_here, fill, marks, crowded))
+        rest = marks, crowded, policy.edges
+        return make(LaneSnapshot, (live, tokens, settled, rule, self._nesting_here, fill, *rest))
 
     def _nesting_here(self) -> Nesting:
         """The brackets, quotes and code block that are open where the first live lane starts."""

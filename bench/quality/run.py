@@ -51,11 +51,17 @@ class Engine(Protocol):
     def chat(self, prompts: Sequence[str], options: AnswerOptions) -> Sequence[Reply]: ...
 
 
-def measure(engine: Engine, choice: Choice, questions: Sequence[Problem], max_tokens: int) -> Tally:
+def measure(
+    engine: Engine, choice: Choice, questions: Sequence[Problem], max_tokens: int, watch: bool = False
+) -> Tally:
     """Answer all problems at once, so that the engine packs them as in serving. Grading is not timed. No decoder uses
-    the prefix cache of another."""
+    the prefix cache of another. With `watch` its lanes are counted."""
     options = AnswerOptions(
-        max_tokens, decoder=choice.name, params=tuple(choice.params.items()), cache_salt=choice.label
+        max_tokens,
+        decoder=choice.name,
+        params=tuple(choice.params.items()),
+        cache_salt=choice.label,
+        watch=watch,
     )
     started = time.perf_counter()
     replies = engine.chat([problem.prompt for problem in questions], options)

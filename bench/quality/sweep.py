@@ -47,10 +47,12 @@ def row(figures: dict[str, Any]) -> list[str]:
     ]
 
 
-def measure_all(decoders: Sequence[str], options: argparse.Namespace, model: str = MODELS[0]) -> list[dict[str, Any]]:
-    """Return the figures of all decoders, in order."""
+def measure_all(
+    decoders: Sequence[str], options: argparse.Namespace, model: str = MODELS[0], watch: bool = False
+) -> list[dict[str, Any]]:
+    """Return the figures of all decoders, in order, with `watch` those of their lanes, too."""
     jobs = [Job(model, decoder) for decoder in decoders]
-    found = dict(measure_each(jobs, terms(options), options.processes))
+    found = dict(measure_each(jobs, terms(options)._replace(watch=watch), options.processes))
     return [found[job] for job in jobs]
 
 

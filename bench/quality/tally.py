@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ...server.engine.messages import Finish, Usage
+from ...server.text.lanes import LaneEvent
 from ..eval.interval import Interval, wilson
 from ..load.problems import Problem
 from .checks import right
+from .lane_figures import LaneFigures
 
 
 class Reply(Protocol):
@@ -21,6 +23,8 @@ class Reply(Protocol):
     def finish(self) -> Finish: ...
     @property
     def usage(self) -> Usage: ...
+    @property
+    def lanes(self) -> Sequence[LaneEvent]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Tally:
     """One decoder's figures over all problems.
 
     `answer_tokens` includes one end token for each answer, which is committed like any other token. `cut` is the number
-    of answers that reached the limit before their end.
+    of answers that reached the limit before their end. `lanes` are empty unless the answers were watched.
     """
 
     decoder: str
@@ -48,6 +52,7 @@ class Tally:
     computed_tokens: int
     cut: int
     wall_s: float
+    lanes: LaneFigures
 
     @property
     def total(self) -> Score:
@@ -88,6 +93,7 @@ def tally(decoder: str, problems: Sequence[Problem], replies: Sequence[Reply], w
         computed_tokens=sum(reply.usage.stats.computed_tokens for reply in replies),
         cut=sum(reply.finish is Finish.LENGTH for reply in replies),
         wall_s=wall_s,
+        lanes=LaneFigures.of([reply.lanes for reply in replies]),
     )
 
 

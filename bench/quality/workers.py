@@ -30,12 +30,13 @@ class Job(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """The conditions of all measurements. `batch`: requests at once; `device`: cpu or cuda."""
+    """The conditions of all measurements. `batch`: requests at once; `device`: cpu or cuda; `watch`: count lanes."""
 
     problems: int
     seed: int
     batch: int
     device: str
+    watch: bool = False
 
 
 def measure_each(jobs: Sequence[Job], terms: Terms, processes: int) -> Iterator[tuple[Job, dict[str, Any]]]:
@@ -87,8 +88,9 @@ def _work(pipe: Connection, terms: Terms) -> None:
                 model, engine = job.model, stack.enter_context(open_offline(_settings(job.model, terms)))
                 checkpoint = open_checkpoint(model)
             choice = parse_decoder(job.decoder, MAX_TOKENS, checkpoint)
-            tally = measure(engine, choice, questions, MAX_TOKENS)
-            pipe.send({**figures(choice, tally), **terms._asdict()})
+            tally = measure(engine, choice, questions, MAX_TOKENS, terms.watch)
+            counted = {"lanes": tally.lanes.json()} if terms.watch else {}
+            pipe.send({**figures(choice, tally), **terms._asdict(), **counted})
 
 
 def _settings(model: str, terms: Terms) -> Settings:

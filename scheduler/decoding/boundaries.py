@@ -14,7 +14,22 @@ import numpy as np
 import numpy.typing as npt
 
 from ..contract import Ints
-from .vocabulary import BARE, COMMA, DIGIT, DOUBLE, END, FENCE, LINE, PERIOD, SENTENCE, SINGLE, UNFINISHED, Vocabulary
+from .vocabulary import (
+    BARE,
+    COMMA,
+    DIGIT,
+    DOUBLE,
+    END,
+    FENCE,
+    LINE,
+    PAUSE,
+    PERIOD,
+    SENTENCE,
+    SINGLE,
+    STOP,
+    UNFINISHED,
+    Vocabulary,
+)
 
 Bools = npt.NDArray[np.bool_]
 Longs = npt.NDArray[np.int64]
@@ -31,12 +46,17 @@ class Boundary(IntEnum):
     COMMA = 3  # AUTO, and commas
     STRIDE = 4  # every 16th position of a lane
     STABLE = 5  # none: lanes fork only where proposals are stable
+    PERIOD = 6  # full stops alone, as in the paper, which are not in numbers
+    PERIOD_COMMA = 7  # full stops and commas, as in the paper's ablation
 
     def known_to(self, vocabulary: Vocabulary) -> bool:
         """True if the tokenizer has any token for it."""
         if self in (Boundary.STRIDE, Boundary.STABLE):
             return True
-        return bool(vocabulary.kinds & (LINE if self is Boundary.CODE else SENTENCE | LINE))
+        return vocabulary.has(_KINDS.get(self, SENTENCE | LINE))
+
+
+_KINDS = {Boundary.CODE: LINE, Boundary.PERIOD: STOP, Boundary.PERIOD_COMMA: STOP | PAUSE}  # where not the usual ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +133,8 @@ def boundaries(packed: Packed, lane_offset: Longs, vocabulary: Vocabulary) -> Bo
     rules = packed.spread(packed.rules)
     found: Bools = (classes & (SENTENCE | LINE)) != 0
     found |= ((classes & COMMA) != 0) & (rules == Boundary.COMMA)
+    for rule in (Boundary.PERIOD, Boundary.PERIOD_COMMA):
+        found = np.where(rules == rule, (classes & _KINDS[rule]) != 0, found)
     found &= ~_in_numbers(packed, classes, masked)
     in_code = _in_code(packed, classes) & ((rules == Boundary.AUTO) | (rules == Boundary.COMMA))
     in_code |= rules == Boundary.CODE
@@ -135,6 +157,7 @@ def _in_numbers(packed: Packed, classes: npt.NDArray[np.uint16], masked: Bools) 
         return stops
     decimal = np.zeros_like(stops)
     decimal[:-1] = digit[1:] | masked[1:]
+    decimal[packed.starts[1:] - 1] = decimal[-1] = True  # what follows the last position may be a digit
     position = np.arange(len(classes))
     before_digits = np.maximum.accumulate(np.where(digit, -1, position))
     before_digits[1:] = before_digits[:-1]  # the last position before this one that is no digit
@@ -170,6 +193,7 @@ def _statement_ends(
     unfinished, bare = (classes & UNFINISHED) != 0, (classes & BARE) != 0
     before_unfinished, before_masked = np.zeros_like(bare), np.zeros_like(bare)
     before_unfinished[1:], before_masked[1:] = unfinished[:-1], masked[:-1]
+    before_unfinished[packed.starts] = before_masked[packed.starts] = False  # a lane before them is complete
     continues = np.where(bare, before_unfinished | before_masked, unfinished)
     ends: Bools = line & ~continues & (brackets <= 0) & (quotes % 2 == 0) & (apostrophes % 2 == 0)
     return ends

@@ -188,7 +188,7 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
     ),
     **{
         param + " needs cache 'compact', not {f.cache!r}": (param, _given(param, lambda f: f.cache != "compact"))
-        for param in ("refresh_every", "refresh_on", "reuse", "settle")
+        for param in ("refresh_every", "refresh_on", "refresh_margin", "reuse", "settle")
     },
     "wait_most needs wait_changes or wait_margin: without them no position waits": (
         "wait_most",
@@ -230,6 +230,20 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         "siblings",
         lambda f: f.is_(siblings="isolated") and (f.cache != "compact" or f.lookahead == CANVAS),
     ),
+    "refine_lookahead goes with siblings 'isolated', not {f.params[siblings]!r}": (
+        "refine_lookahead",
+        _given("refine_lookahead", lambda f: not f.is_(siblings="isolated")),
+    ),
+    "refresh_margin {f.params[refresh_margin]} is larger than the lookahead of {f.lookahead}": (
+        "refresh_margin",
+        _given(
+            "refresh_margin", lambda f: f.lookahead != CANVAS and f.number("refresh_margin") > f.number("lookahead")
+        ),
+    ),
+    "child_length goes with lanes that fork: siblings 'coupled' have none": (
+        "child_length",
+        _given("child_length", lambda f: f.is_(siblings="coupled")),
+    ),
     "boundary 'stable' needs stable_steps of at least 1": (
         "stable_steps",
         lambda f: f.is_(boundary="stable", stable_steps=0),
@@ -266,13 +280,17 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         "cache {f.cache!r} of decoder {f.name!r} is for models that see the whole canvas, where keys grow stale: use"
         " 'prefix', which is exact"
     ): ("{f.cache_param}", _exact(lambda f: f.cache not in EXACT_CACHES)),
+    "decoder {f.name!r} keeps keys that grow stale, and those of this model's blocks are exact: use 'asynclane'": (
+        "decoder",
+        _exact(lambda f: f.spec.defaults.get("siblings") == "isolated"),
+    ),
     "refresh_every must be 0: keys of this model's finished blocks are exact, none grow stale": (
         "refresh_every",
         _exact(lambda f: f.params.get("refresh_every")),
     ),
     "settle must be true: only keys of final tokens stay exact in this model": (
         "settle",
-        _exact(lambda f: f.params.get("settle") is False),
+        _exact(lambda f: f.params.get("settle", True) is not True),
     ),
     "siblings 'isolated' is for models whose keys grow stale: those of this model's finished lanes are exact": (
         "siblings",

@@ -81,6 +81,7 @@ class LaneTree:
     grid: AttentionPattern = field(init=False)  # borders where generate lanes end: the network's blocks or finer
     filler: int = 0  # the token that follows the end of an answer
     block_length: int = 0  # of the generate lanes to come
+    inherits: bool = False  # a generate lane begins with the drafts that stand there
     limit: int = field(init=False)  # the canvas, or the answer, ends before this position
     live: list[Lane] = field(default_factory=list)
     counts: LaneCounts = field(default_factory=LaneCounts)  # its own lanes are in them
@@ -116,20 +117,24 @@ class LaneTree:
         return int(starts[-1])
 
     def append(self, start: int, parent: Lane | None = None, block_end: int = 0) -> None:
-        """Add a generate lane at the right end, from the first open position at or after `start`. Without one before
-        the limit, add none. It ends at `block_end` if that is after its start, or else with a block."""
+        """Add a generate lane at the right end, from the first open position at or after `start`; or from `start`, if
+        it inherits drafts and not all of the lane is one. Without an open position before the limit, add none. It ends
+        at `block_end` if that is after its start, or else with a block."""
         if start >= self.limit:
             return
-        if self.canvas[start] != self.mask_id:
+        end = self._lane_end(start, block_end)
+        if self.canvas[start] != self.mask_id and not (self.inherits and self.masks(start, end)):
             open_ = self.canvas[start : self.limit] == self.mask_id
             first = int(open_.argmax())
             if not open_[first]:
                 return
             start += first
-        end = block_end if block_end > start else self.block_end(start)
-        if end > self.limit:
-            end = self.limit
+            end = self._lane_end(start, block_end)
         self._add(GENERATE, start, end, parent)
+
+    def _lane_end(self, start: int, block_end: int) -> int:
+        end = block_end if block_end > start else self.block_end(start)
+        return end if end < self.limit else self.limit
 
     def _add(self, role: Role, start: int, end: int, parent: Lane | None = None) -> None:
         origin = None if parent is None else parent.id
@@ -160,13 +165,13 @@ class LaneTree:
         lane.masks = self.masks(lane.start, lane.end)
         return True
 
-    def fork(self, lane: Lane, at: int) -> None:
-        """Make `lane` the refine lane of `[start, at)`, and add a generate lane after it."""
+    def fork(self, lane: Lane, at: int, block_end: int = 0) -> None:
+        """Make `lane` the refine lane of `[start, at)`, and add a generate lane after it, as `append` does."""
         self.cut(lane, at)
         self.counts.refining += lane.role is GENERATE
         lane.role, lane.steps = REFINE, 0
         self.forks += 1
-        self.append(at, lane)
+        self.append(at, lane, block_end)
 
     def finish(self, lane: Lane) -> None:
         self.live.remove(lane)

@@ -38,6 +38,7 @@ OFF = "off"
 AUTO = "auto"  # blocks as long as the load allows
 BLOCK_LENGTHS = (32, 40, 48, 64)  # from which `AUTO` chooses
 BLOCK = "block"  # an answer ends with the block of its first end token
+LANE = "lane"  # a position is cached once its lane has ended
 
 Values = Range | Choice
 
@@ -58,7 +59,8 @@ PARAMS: Mapping[str, Values] = {
     "refresh_every": Range(0, 1_000_000, whole=True),
     "refresh_on": Choice(("lanes", "forks", "steps")),
     "reuse": Choice((True, False)),
-    "settle": Choice((True, False)),
+    "settle": Choice((True, False, LANE)),
+    "refresh_margin": Range(0, 4096, whole=True),
     "early_stop": Choice((True, False, BLOCK)),
     "max_denoising_steps": Range(1, 10_000, whole=True),
     "t_min": Range(0.001, 100.0),

@@ -22,6 +22,7 @@ from .lanes.sliding_window import SlidingWindow
 from .lanes.slowfast import SlowFast
 from .lanes.sub_blocks import SubBlocks
 from .lanes.tccf import CoarseFine
+from .paper import CHOSEN, RULES
 from .params import CANVAS, OFF
 
 
@@ -32,7 +33,8 @@ class DecoderSpec:
     defaults here come first. `fixed` parameters of the lane policy are no parameters of the decoder. A decoder
     `for_blocks` is for block-causal networks only, one `for_known_first` for those that read known tokens first, one
     that `denoises` for those whose canvases begin with random tokens. A confidence must exceed the threshold of a
-    `strict` one. `origin` is the package that brings the decoder, if it is a plug-in."""
+    `strict` one. `chosen` has a sentence on each parameter whose value its source leaves open. `origin` is the package
+    that brings the decoder, if it is a plug-in."""
 
     policy: type[LanePolicy]
     defaults: Mapping[str, object]
@@ -43,6 +45,7 @@ class DecoderSpec:
     strict: bool = False
     denoises: bool = False
     fixed: Mapping[str, object] = field(default_factory=dict)
+    chosen: Mapping[str, str] = field(default_factory=dict)
     origin: str = ""
 
 
@@ -70,6 +73,7 @@ class Decoder:
     branches: int = 0  # rows beside the request's own, at most, each in a slot of its own
     branch_row: int = 0  # the longest such row without what it starts before its lane; at most the request's
     branch_param: str = ""  # the parameter that sets their number
+    branch_lookahead: int = 0  # positions after an isolated lane that its row has, too
     scored: bool = True  # the probability of each token in the step that committed it is known
     grows: bool = False  # its host rule decides how long the canvas is
     weighs_tokens: str = ""  # the parameter that selects a host rule which reads how frequent tokens are
@@ -120,6 +124,13 @@ DECODERS: Mapping[str, DecoderSpec] = {
         refresh_on="lanes",
         reuse=True,
         settle=True,
+    ),
+    "asynclane-paper": DecoderSpec(
+        AsyncLane,
+        {"threshold": 0.9, **RULES},
+        "arXiv 2606.08411, every rule as published",
+        fixed={"published": True},
+        chosen=CHOSEN,
     ),
     "fast-dllm": _threshold(
         Blockwise, 0.9, "arXiv 2505.22618; Fast-dLLM v1/llada/generate.py", block_length=32, cache="dual"

@@ -86,6 +86,9 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: At
     replicas = 1 if checks else 0 if rule is None else rule.replica_count
     isolated = params.get("siblings") == "isolated"
     branch_param = "max_lanes" if isolated else "" if rule is None else rule.rows_param
+    branch_lookahead = 0
+    if isolated:
+        branch_lookahead = params.integer("refine_lookahead") if "refine_lookahead" in params else lookahead or 0
     return Decoder(
         name=name,
         policy=policy,
@@ -103,8 +106,9 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: At
         replica_positions=replicas and replicas * min(length, params.integer("block_length")),
         layout=Layout.ISOLATED if isolated else Layout.PACKED if rule is None else rule.layout,
         branches=params.integer(branch_param) - 1 if branch_param else 0,
-        branch_row=_branch_row(params, isolated, lookahead, policy.slides) if branch_param else 0,
+        branch_row=_branch_row(params, isolated, policy.slides) + branch_lookahead if branch_param else 0,
         branch_param=branch_param,
+        branch_lookahead=branch_lookahead,
         scored=rule is None or rule.scored,
         grows=rule is not None and rule.grows,
         weighs_tokens=facts.rule_param if rule is not None and rule.weighs_tokens else "",
@@ -135,10 +139,10 @@ def _made(rule: type[HostCommitRule], param: str, params: Params, length: int) -
         raise ParamError(param, f"rule {rule.NAME!r} fails with these parameters: {error!r}") from error
 
 
-def _branch_row(params: Params, isolated: bool, lookahead: int | None, slides: bool) -> int:
+def _branch_row(params: Params, isolated: bool, slides: bool) -> int:
     if slides or (not isolated and params.get("cache") != "dual"):
         return EVERYTHING
-    return params.integer("block_length") + (lookahead or 0 if isolated else 0)
+    return params.integer("block_length")
 
 
 def suits(

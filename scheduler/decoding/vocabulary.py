@@ -24,6 +24,7 @@ PAUSE = 2048  # a comma with nothing but spaces around it
 NEWLINE = 4096  # one line break and nothing else
 EMPTY = 8192  # contains an empty line: two line breaks with only spaces between them
 THOUGHT = 16384  # ends a model's thinking before its answer
+STOP = 32768  # a full stop, Latin or Chinese, with only spaces around it
 
 FEW = 64  # tokens
 
@@ -100,6 +101,7 @@ def _classes(piece: str) -> int:
         | NEWLINE * (piece == "\n")
         | EMPTY * bool(_EMPTY.search(piece))
         | THOUGHT * (piece.strip() == "</think>")
+        | STOP * (piece.strip(" ") in (".", "\u3002"))
     )
 
 

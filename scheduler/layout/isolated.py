@@ -1,32 +1,33 @@
 """Refine lanes in rows of their own, which do not see what the generate lane writes.
 
 The paper (arXiv 2606.08411, section 3.4) runs sibling lanes on the keys and values that stood at the fork. Here a
-refine lane moves to a slot of its own. Its page table shares the pages before the lane and has private ones from there
-on, so neither lane sees what the other writes until the refine lane ends.
+refine lane has a slot of its own. Its page table shares the whole pages before the lane, which nothing writes before
+the next refresh, has a copy of the page in which the lane begins, and private pages from there on. A refresh is one row
+of all lanes: it reads the newest tokens of each, and they are isolated again from its keys and values on.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from ..contract import Placement, Row
+from ..contract import Placement, Row, Span
 from ..decoding.cache import ComputeRange
 from ..decoding.commit.base import EVERYTHING
 from ..decoding.lane_tree import Lane, Role
-from .packed import Holding, RowSource, StepInputs, lane_spans, lookahead_span, make_row
+from .packed import Holding, RowSource, StepInputs, host_tokens, lane_spans, lookahead_span, make_row
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Branch:
-    """A refine lane in a slot of its own. Its rows start at the border of a page and end at `end`, absolute."""
+    """A refine lane in a slot of its own. Its rows compute the absolute positions `[start, end)`. It must be `placed`
+    before its first row, and again after a refresh."""
 
     lane: Lane
     slot: int
-    pages: tuple[int, ...]  # private ones
+    pages: tuple[int, ...]  # from the one in which `start` is
     start: int
     end: int
+    placed: bool = False
 
 
 class IsolatedLayout:
@@ -42,48 +43,55 @@ class IsolatedLayout:
         self.placements = [Placement(self._slot, prompt, self._pages)]
 
     def rows(self, window: ComputeRange, inputs: StepInputs) -> tuple[Row, ...]:
-        source, rows = self._source, []
-        self.known = EVERYTHING
-        if self._branches:  # the request's own slot does not get what they commit until they end
-            first = source.tree.origin + self._branches[0].lane.start
-            self.known = first if window.refresh else min(first, window.start)
-        if window.drives:
-            for branch in self._branches:
-                spans = lane_spans(source, [branch.lane], branch.start)
-                rows.append(make_row(source, inputs, branch.slot, (branch.start, branch.end, branch.end), spans))
-        lane = source.tree.live[-1]
-        if lane.role is Role.GENERATE and window.drives:
-            if self._branches and not window.refresh:
-                window = window._replace(start=source.tree.origin + lane.start)
-            spans = [*lane_spans(source, [lane], window.start), *lookahead_span(source, window.end)]
-            rows.append(make_row(source, inputs, self._slot, window[:3], spans))
-        elif window.refresh or not window.drives:
-            rows.append(make_row(source, inputs, self._slot, window[:3], []))
+        source, branches = self._source, self._branches
+        lanes, start, self.known = source.tree.live, window.start, EVERYTHING
+        if window.refresh or not window.drives:
+            for branch in branches:
+                branch.placed = False  # its prefix is about to change
+            branches = []
+        elif branches:  # the request's own pages do not get what they compute
+            origin = source.tree.origin
+            self.known = min(origin + branches[0].lane.start, start)
+            start, lanes = origin + branches[-1].lane.end, lanes[len(branches) :]
+        rows = [self._branch_row(branch, inputs) for branch in branches]
+        if lanes:
+            spans = lane_spans(source, lanes, start) + lookahead_span(source, window.end) if window.drives else []
+            rows.append(self._row(inputs, self._slot, (start, window.end, window.visible), spans))
         return tuple(rows)
 
     def follow(self) -> None:
-        request, tree = self._source.request, self._source.tree
-        ended = [branch for branch in self._branches if branch.lane not in tree.live]
-        for branch in ended:
+        tree = self._source.tree
+        for branch in [branch for branch in self._branches if branch.lane not in tree.live]:
             self._branches.remove(branch)
             self._slots.append(branch.slot)
             self._spare += branch.pages
-        if ended:  # the generate lane gets what they committed
-            tokens = np.concatenate((request.prompt, tree.canvas))
-            self.placements.append(Placement(self._slot, tokens, self._pages))
         known = {branch.lane.id for branch in self._branches}
         for lane in tree.live:
             if lane.role is Role.REFINE and lane.id not in known:
                 self._branch(lane)
 
+    def _row(self, inputs: StepInputs, slot: int, positions: tuple[int, int, int], spans: list[Span]) -> Row:
+        """A row with its tokens: other rows have changed the canvas since the last one of this slot."""
+        row = make_row(self._source, inputs, slot, positions, spans)
+        return row._replace(host_tokens=host_tokens(self._source, row.start, row.end))
+
+    def _branch_row(self, branch: Branch, inputs: StepInputs) -> Row:
+        if not branch.placed:
+            self.placements.append(self._placed(branch))
+            branch.placed = True
+        spans = lane_spans(self._source, [branch.lane], branch.start)
+        return self._row(inputs, branch.slot, (branch.start, branch.end, branch.end), spans)
+
+    def _placed(self, branch: Branch) -> Placement:
+        """The lane's rows bring their tokens along."""
+        shared, within = divmod(branch.start, self._page_size)
+        copied = ((self._pages[shared], branch.pages[0]),) if within else ()
+        return Placement(branch.slot, self._source.request.prompt, (*self._pages[:shared], *branch.pages), copied)
+
     def _branch(self, lane: Lane) -> None:
         request, tree, size = self._source.request, self._source.tree, self._page_size
-        shared = (tree.origin + lane.start - tree.pattern.logit_shift) // size
-        length = min(lane.end + (request.decoder.lookahead or 0), len(tree.canvas))
-        end = tree.origin + length
-        count = -(-end // size) - shared
+        start = tree.origin + lane.start - tree.pattern.logit_shift
+        end = tree.origin + min(lane.end + request.decoder.branch_lookahead, len(tree.canvas))
+        count = -(-end // size) - start // size
         pages, self._spare = tuple(self._spare[:count]), self._spare[count:]
-        branch = Branch(lane, self._slots.pop(), pages, shared * size, end)
-        self._branches.append(branch)
-        tokens = np.concatenate((request.prompt, tree.canvas[:length]))
-        self.placements.append(Placement(branch.slot, tokens, (*self._pages[:shared], *pages)))
+        self._branches.append(Branch(lane, self._slots.pop(), pages, start, end))

@@ -91,7 +91,11 @@ def section(name: str, without: Container[object] = ()) -> str:
         which = f"Only for block-causal models. The table is for blocks of {pattern.block_size}, where"
         lines.append(f"{which} the cache `prefix` is exact: `Compact` without its refreshes.\n")
     lines += [_wrapped(f"- **{part}** (`{type(made).__name__}`): {described(made)}") for part, made in parts.items()]
-    return "\n".join([*lines, "", *_table(name, without), ""])
+    lines += ["", *_table(name, without), ""]
+    if spec.chosen:
+        lines += ["Its source leaves these open; the values are chosen here, by no measurement:", ""]
+        lines += [*(_wrapped(f"- `{param}` {sentence}") for param, sentence in spec.chosen.items()), ""]
+    return "\n".join(lines)
 
 
 def pattern_for(name: str) -> AttentionPattern:

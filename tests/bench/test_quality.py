@@ -17,6 +17,7 @@ from asynclane.bench.quality.tally import tally
 from asynclane.scheduler import RequestStats
 from asynclane.server.engine.messages import AnswerOptions, Finish, Usage
 from asynclane.server.settings import Settings
+from asynclane.server.text.lanes import LaneEvent
 
 COUNT = 24
 
@@ -27,6 +28,7 @@ class FakeAnswer:
     token_ids: tuple[int, ...]
     finish: Finish
     usage: Usage
+    lanes: tuple[LaneEvent, ...] = ()
 
 
 @dataclass(slots=True)

@@ -232,12 +232,14 @@ def test_boundaries_are_known_in_any_script_and_nothing_else_is_one(pieces: list
 
 def test_a_tokenizer_without_a_boundarys_tokens_is_noticed() -> None:
     bare = Vocabulary(["a", "b", ""], mask_id=2, end_ids=[])
-    needing = [Boundary.AUTO, Boundary.PROSE, Boundary.CODE, Boundary.COMMA]
-    assert [boundary for boundary in Boundary if not boundary.known_to(bare)] == needing
+    assert {boundary for boundary in Boundary if boundary.known_to(bare)} == {Boundary.STRIDE, Boundary.STABLE}
+    lines = Vocabulary(["a", "\n", ""], mask_id=2, end_ids=[])
+    assert Boundary.CODE.known_to(lines)
+    assert not Boundary.PERIOD.known_to(lines)
     assert all(boundary.known_to(vocabulary()) for boundary in Boundary)
 
 
-@pytest.mark.parametrize("boundary", [Boundary.AUTO, Boundary.CODE, Boundary.COMMA])
+@pytest.mark.parametrize("boundary", [Boundary.AUTO, Boundary.CODE, Boundary.COMMA, Boundary.PERIOD_COMMA])
 def test_boundaries_do_not_depend_on_where_the_first_live_lane_starts(boundary: Boundary) -> None:
     """Random texts, read from their beginning and from the middle with what was open there."""
     rng, letters = random.Random(5), "wwww../12,`()\":='N"

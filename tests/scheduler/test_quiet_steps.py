@@ -91,8 +91,9 @@ def random_snapshot(rng: random.Random) -> tuple[LaneSnapshot, Nesting]:
     boundary, fill = rng.choice(list(Boundary)), rng.choice((0.0, 0.3, 0.5))
     settled = None if rng.random() < 0.7 else np.array([rng.random() < 0.9 for _ in tokens], np.bool_)
     marks = LINE if rng.random() < 0.3 else 0
-    found = LaneSnapshot(lanes, np.array(tokens, np.int32), settled, boundary, lambda: nesting, fill, marks)
-    return found, nesting
+    edges = rng.random() < 0.3
+    known = np.array(tokens, np.int32)
+    return LaneSnapshot(lanes, known, settled, boundary, lambda: nesting, fill, marks, edges=edges), nesting
 
 
 def expected(snapshot: LaneSnapshot, nesting: Nesting) -> list[LaneStatus]:
@@ -108,7 +109,7 @@ def expected(snapshot: LaneSnapshot, nesting: Nesting) -> list[LaneStatus]:
         here, size = range(lane.start - origin, lane.end - origin), lane.end - lane.start
         forks = [
             at
-            for at in here[1:-1]
+            for at in (here if snapshot.edges else here[1:-1])
             if ends[at] and np.count_nonzero(tokens[here[0] : at + 1] != MASK) >= snapshot.min_fill * (at + 1 - here[0])
         ]
         fork = forks[-1] if forks and lane.role is Role.GENERATE else ABSENT

@@ -110,6 +110,9 @@ VARIANTS: list[Variant] = [
     ("asynclane", {"threshold": 0.5, "settle": False, "boundary": "stride"}),
     ("asynclane", {"reuse": False, "refresh_every": 2, "refresh_on": "steps", "end_threshold": 0.0}),
     ("asynclane", {"reuse": False, "stable_steps": 1, "threshold": 0.6}),
+    ("asynclane-paper", {"threshold": 0.5, "min_fill": 0.2, "min_steps": 1, "block_length": 8, "max_lanes": 4}),
+    ("asynclane-paper", {"siblings": "live", "threshold": 0.5, "min_fill": 0.2, "child_length": "rest"}),
+    ("asynclane-paper", {"siblings": "commit", "boundary": "stride", "min_fill": 0.2, "refresh_margin": 1}),
     ("adablock", {"cache": "none", "delimiters": "newlines"}),
     ("adablock", {"factor": 1.0, "delimiters": "newline_period_comma"}),
     ("ass", {"block_count": 1, "cache": "prefix"}),
@@ -172,6 +175,7 @@ AGAIN = 3 if ALL else 1  # prompts for each decoder
 UNSCORED = ("blockbatch", "indel", "lopa", "s2d2")  # they do not know how likely a token was
 UNFILLED = ("daedal",)  # their canvas grows, so nothing is given after it
 UNGUIDED = (
+    "asynclane-paper",
     "blockbatch",
     "daedal",
     "indel",
@@ -184,6 +188,7 @@ UNGUIDED = (
 # Those with a grammar on the embedded models: rules of the device and of the host, drafts, measures, several blocks.
 GUIDED = ("asynclane", "fast-dllm", "freedave", "llada", "dream", "d3llm", "learn2pd", "d2cache")
 FEWER: Mapping[str, dict[str, object]] = {  # of what costs as many rows as a step has
+    "asynclane-paper": {"max_lanes": 3, "refine_lookahead": 2},
     "blockbatch": {"branches": 2},
     "freedave": {"draft_steps": 2},
     "lopa": {"branches": 2},
@@ -294,6 +299,11 @@ def holes(length: int, mask_id: int) -> list[int]:
     return [given.get(place, mask_id) for place in range(length)]
 
 
+def takes_suffix(spec: Spec, pattern: AttentionPattern) -> bool:
+    layout = resolve(spec.decoder, spec.params, spec.max_tokens, pattern).layout
+    return not pattern.bounded and layout is not Layout.ISOLATED
+
+
 def takes_template(spec: Spec, pattern: AttentionPattern) -> bool:
     decoder = resolve(spec.decoder, spec.params, spec.max_tokens, pattern)
     return not (
@@ -322,7 +332,7 @@ def cases(name: str) -> dict[str, Spec]:
         spec = Spec(prompt, length, decoder, fitting(params, length), **PARAMETERS[parameter])
         if decoder in UNSCORED:
             spec = replace(spec, ranks=None)
-        if number % 7 == 2 and decoder not in UNFILLED and not pattern.bounded and params.get("siblings") != "isolated":
+        if number % 7 == 2 and decoder not in UNFILLED and takes_suffix(spec, pattern):
             spec = replace(spec, suffix=prompt[:5])
         if number % 7 == 4 and length > 3 and takes_template(spec, pattern):
             spec = replace(spec, template=holes(length, net.vocabulary.mask_id), suffix=prompt[: number % 2])

@@ -53,6 +53,7 @@ TWO_IN_FLIGHT = Halving(StepCost([1, 1000], [0.001, 1.0]))
 UNSUITED = {
     "adablock": "'adablock' chooses how long a block is, and this model's have",
     **dict.fromkeys(("d2cache", "dkv", "dllm-cache", "entropy-cache"), "is for models that see the whole canvas"),
+    "asynclane-paper": "decoder 'asynclane-paper' keeps keys that grow stale",
     "daedal": "looks for an end after its block, which no position of this model sees",
     "dsb": "decoder 'dsb' slides its block, and no position of this model sees past its own",
     **dict.fromkeys(("leap", "wino"), "needs replicas that this model cannot have"),
@@ -60,7 +61,7 @@ UNSUITED = {
 }
 # The same of a network that reads known tokens first.
 UNSUITED_KNOWN_FIRST = {
-    **{name: UNSUITED[name] for name in ("d2cache", "dkv", "dllm-cache", "entropy-cache")},
+    **{name: UNSUITED[name] for name in ("asynclane-paper", "d2cache", "dkv", "dllm-cache", "entropy-cache")},
     **dict.fromkeys(("indel", "llada2", "saber", "t2m", "wino"), "reads this model's output at known tokens"),
     "blockbatch": "computes a block without the known tokens after it",
     "daedal": UNSUITED["daedal"],

@@ -46,6 +46,7 @@ class LanePolicy(ABC):
     reads_view: ClassVar[bool] = False  # cuts lanes by what a step has found, before the host decides what commits
     boundary: Boundary = Boundary.STABLE  # where lanes may fork
     min_fill: float = 1.0  # share of `[start, boundary]` that must be committed before a lane may fork there
+    edges: bool = False  # a lane may fork at its first and last position, too
     marks: int = 0  # token classes whose first committed position it needs
     stable_steps: int = 0  # a lane may fork after leading proposals that so many steps have not changed; 0: never
 

@@ -53,7 +53,9 @@ def test_every_part_of_a_decoder_explains_itself(name: str) -> None:
 
 def test_a_value_that_needs_another_parameter_is_listed_and_one_that_is_never_allowed_is_not() -> None:
     asynclane = section("asynclane")
-    assert "| `boundary` | auto | auto, prose, code, comma, stride, stable |" in asynclane  # with stable_steps
+    assert (
+        "| `boundary` | auto | auto, prose, code, comma, stride, stable, period, period_comma |" in asynclane
+    )  # with stable_steps
     assert "| `cache` | compact | none, prefix, dual, compact," in asynclane  # dual with lookahead
     assert "| `block_length` | 32 | 1 to 4096, whole |" in section("fast-dllm")  # auto is AsyncLane's
     assert "compact" not in section("fast-dllm")
