@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
@@ -33,7 +33,7 @@ from .memory.prefix_cache import PrefixCache
 from .request import Ended, Load, Outcome, Request, State, Update
 from .scored_sequence import ScoredSequence
 from .sequence import NO_END, PlannedRequest, Sequence
-from .step_cost import Budget, Halving, Pacing
+from .step_cost import SHORT_ROOM, Budget, Halving, Pacing
 from .turns import Turns
 
 SCORED_TOKENS = 512  # positions of a step that score given tokens while others wait for their answers
@@ -377,19 +377,35 @@ class Scheduler:
     def _prompt_ends(self, prompts: dict[int, OpenPrompt], work: int) -> dict[int, int]:
         """The position up to which each request may compute its prompt in the next step, by id; 0: it waits. A limit
         bounds the prompt positions of all steps in flight together, so that requests that run, whose next steps have
-        `work` positions, go on beside them."""
+        `work` positions, go on beside them. Without a number from the settings it is paced while a long prompt is open:
+        short ones go first, and get half of it at most."""
         found: dict[int, int] = {}
         in_flight = [planned for step in self._in_flight for planned in step.requests]
-        taken, room = sum([planned.prompt_tokens for planned in in_flight]), self.limits.prefill_tokens
-        if self.pacing is not None:
-            work += sum([planned.tokens for planned in in_flight]) - taken
-            room = self.pacing.room(work, max(prompt.start for prompt in prompts.values()), room)
-        room -= taken
-        for sequence, start, end in prompts.values():
-            stop = self._chunk_end(start, min(end, start + room), end) if sequence.may_begin(found) else start
-            found[sequence.id] = stop if stop > start else 0
-            room -= stop - start
+        taken, most = sum([planned.prompt_tokens for planned in in_flight]), self.limits.prefill_tokens
+        if self.pacing is None:
+            self._add_chunks(found, prompts.values(), most - taken)
+            return found
+        work += sum([planned.tokens for planned in in_flight]) - taken
+        room = self.pacing.room(work, max(prompt.start for prompt in prompts.values()), most)
+        short = [prompt for prompt in prompts.values() if prompt.end <= self.pacing.short_prompt]
+        long = [prompt for prompt in prompts.values() if prompt.end > self.pacing.short_prompt]
+        if not long:
+            self._add_chunks(found, short, max(room, min(SHORT_ROOM, most)) - taken)
+            return found
+        half = max(room // 2, self.pattern.block_size)
+        taken += self._add_chunks(found, short, half - taken)
+        self._add_chunks(found, long, room - taken)
         return found
+
+    def _add_chunks(self, found: dict[int, int], prompts: Iterable[OpenPrompt], room: int) -> int:
+        """Add the end of the next chunk of each of the `prompts` to those that were `found`, of `room` positions in
+        all. Returns how many they are."""
+        taken = 0
+        for sequence, start, end in prompts:
+            stop = self._chunk_end(start, min(end, start + room - taken), end) if sequence.may_begin(found) else start
+            found[sequence.id] = stop if stop > start else 0
+            taken += stop - start
+        return taken
 
     def _score_ends(self, free: list[Sequence]) -> dict[int, int]:
         """The positions that each request may compute in the next step to score tokens, by id; 0: it waits. A limit

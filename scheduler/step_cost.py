@@ -23,6 +23,8 @@ SETTLING = 4  # steps after a change of the block length that still show the eff
 ENOUGH = 500.0  # forwards that a block length needs before any choice: means are then within 3 %
 TRIALS = 16  # one epoch in so many tries the block length with the fewest forwards
 PAUSE = 1.7  # times that a gap between tokens is longer while a prompt comes in: p99 is then under twice the median
+SHORT_PROMPT = 2048  # positions of a prompt that others wait for in few steps
+SHORT_ROOM = 512  # positions of a step where all prompts are short: first tokens come late with fewer
 LEAST_CHUNK = 128  # prompt positions of a step at least, or a prompt would take for ever where each position costs time
 EFFICIENT = 1.1  # times the least cost of a position: larger steps gain no more
 RENEWAL = 0.02  # share of the last step in what is known about the host's time
@@ -60,6 +62,7 @@ class Pacing:
     def __init__(self, cost: StepCost, halving: Halving | None = None, block_size: int = 1) -> None:
         """Prompts are computed in whole blocks of `block_size` positions."""
         self._cost, self._halving, self._least = cost, halving, max(LEAST_CHUNK, block_size)
+        self.short_prompt = SHORT_PROMPT
         sizes = [self._least << power for power in range(6)]
         best = min(cost(size) / size for size in sizes)
         self.alone = next(size for size in sizes if cost(size) / size <= EFFICIENT * best)  # where nobody else runs

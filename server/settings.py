@@ -209,8 +209,8 @@ class Settings:
     chunked_prefill_size: int | None = _number(
         None,
         "prompt positions that one step may compute, over all requests: long prompts go in chunks, and streams go on"
-        " beside them; 0: whole prompts at once; default: with a block-causal model, so many that tokens of others"
-        " come less than twice as late, by the measured time of steps; other models take only 0",
+        " beside them; 0: whole prompts at once; default: with a block-causal model 512, and while a prompt of more"
+        " than 2048 tokens is open so many that tokens of others come about twice as late; other models take only 0",
         0,
     )
     kv_cache_tokens: int | None = _number(

@@ -21,7 +21,7 @@ from asynclane.scheduler.memory.prefix_cache import Page
 from asynclane.scheduler.request import Outcome, Request, RequestStats
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence as Running
-from asynclane.scheduler.step_cost import Halving, Pacing, StepCost
+from asynclane.scheduler.step_cost import LEAST_CHUNK, SHORT_ROOM, Halving, Pacing, StepCost
 
 from ..support.fakes import MASK, BlockCausalExecutor, add, vocabulary
 from ..support.scale import ALL
@@ -113,6 +113,42 @@ def test_answers_and_usage_are_the_same_whatever_the_size_of_chunks(decoder: str
     for number, length in enumerate((300, 1, 37, 64, 99)):
         loop.add(prompt(length), decoder=decoder, sampling=Sampling(1.0, seed=number), watched=number == 1)
     assert facts(loop.finish()) == wanted
+
+
+def paced_loop() -> Loop:
+    limits = replace(LIMITS, step_tokens=2000, max_model_len=4000, prefill_tokens=1000)
+    loop = Loop(limits, pacing=Pacing(COST, block_size=BLOCK))
+    loop.executor.length = limits.max_model_len
+    loop.add(prompt(8), length=400, decoder="llada")
+    loop.step()
+    return loop
+
+
+def test_a_short_prompt_does_not_wait_for_a_long_one_nor_for_ever_the_other_way_round() -> None:
+    loop = paced_loop()
+    long = loop.add(prompt(3000))
+    for _ in range(3):
+        loop.step()
+    assert 0 < long.prefilled < 1000
+    short = loop.add(prompt(40))
+    loop.step()
+    assert short.steps == 1
+    steps = 0
+    while not long.steps:
+        loop.add(prompt(60, steps))
+        loop.step()
+        steps += 1
+    assert steps <= 3000 // (LEAST_CHUNK // 2)
+    loop.finish()
+
+
+def test_short_prompts_alone_are_not_paced() -> None:
+    loop = paced_loop()
+    for number in range(8):
+        loop.add(prompt(120, number))
+    loop.step()
+    assert SHORT_ROOM - 120 < loop.prompts[-1] <= SHORT_ROOM
+    loop.finish()
 
 
 @pytest.mark.parametrize("params", [{}, {"block_length": 32, "lookahead": 32, "threshold": 0.3}], ids=["usual", "wide"])

@@ -20,11 +20,12 @@ from asynclane.scheduler.memory.prefix_cache import PrefixCache
 from asynclane.scheduler.request import Outcome, Request
 from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
+from asynclane.scheduler.step_cost import Pacing
 
 from ...support import schedules
 from ...support.driver import refusal
 from ...support.fakes import BlockCausalExecutor, ScriptedExecutor, add, random_proposals, vocabulary
-from ...support.schedules import LIMITS, Schedules, decoder_for, random_schedules
+from ...support.schedules import COST, LIMITS, Schedules, decoder_for, random_schedules
 
 BLOCKS = AttentionPattern(block_size=4)
 SHARING = replace(LIMITS, prefix_sharing=True)
@@ -118,6 +119,22 @@ class ChunkedInFlight(Chunked):
 
 ChunkedInFlight.TestCase.settings = random_schedules(15, 100)
 TestChunkedInFlight = ChunkedInFlight.TestCase
+
+
+class Paced(ChunkedInFlight):
+    """Short prompts go before long ones, and both go on."""
+
+    limits = replace(SHARING, prefill_tokens=40)
+
+    @initialize(shift=st.just(0))
+    def begin(self, shift: int) -> None:
+        super().begin(shift)
+        self.scheduler.pacing = Pacing(COST, block_size=BLOCKS.block_size)
+        self.scheduler.pacing.short_prompt = 24
+
+
+Paced.TestCase.settings = random_schedules(15, 100)
+TestPaced = Paced.TestCase
 
 
 class ChunkedWithoutSharing(Chunked):
