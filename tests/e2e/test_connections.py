@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from ..support.processes import ASYNCLANE, started
+from ..support.scale import LONG
 from ..support.servers import START_S, Server, front_ends, start_server, stop_server, wait_for
 
 
@@ -69,6 +70,7 @@ def test_a_server_without_descriptors_logs_a_line_a_second_and_recovers(server: 
     assert len(log) < 5_000, log[-5_000:]
 
 
+@LONG
 def test_a_log_that_nobody_reads_stops_neither_answers_nor_the_end() -> None:
     """500 lines are 150 kB, and a pipe takes 64."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -13,6 +13,7 @@ import pytest
 from asynclane.server.app import build_service
 from asynclane.server.settings import Settings
 
+from ..support.scale import LONG
 from ..support.servers import PARIS, STORY, TOM, Server, chat, cost, ready_server
 
 TEMPLATE: list[Any] = ["Tom has 12 books. He finds", {"tokens": 2}, " books. Then he has", {"tokens": 16}]
@@ -24,7 +25,7 @@ def apart() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(params=["server", "apart"], ids=["one process", "a front end"])
+@pytest.fixture(params=[pytest.param("server", marks=LONG), "apart"], ids=["one process", "a front end"])
 def url(request: pytest.FixtureRequest) -> str:
     return f"{request.getfixturevalue(request.param).url}/v1"
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ..support.scale import LONG
 from ..support.servers import Server
 from .browser import CODE, reply
 from .firefox import Firefox, find_firefox, open_firefox
@@ -23,6 +24,7 @@ def firefox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Firefox]:
         yield firefox
 
 
+@LONG
 def test_race_chat_tokens_and_replay_work_in_firefox(firefox: Firefox, server: Server) -> None:
     usage = reply(server, CODE)["usage"]
     firefox.go(server.url)

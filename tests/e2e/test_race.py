@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from playwright.sync_api import Page, expect
 
+from ..support.scale import LONG
 from ..support.servers import Server
 from .browser import CODE, PARIS, STORY, Open, button, reply
 
@@ -56,6 +57,7 @@ def test_decoders_race_and_their_counters_are_the_api_s(visit: Open, server: Ser
     assert (page.locator(".result").text_content() or "") in (page.locator("#spoken").text_content() or "")
 
 
+@LONG
 def test_a_race_can_be_seen_again_slowly(visit: Open) -> None:
     page = visit()
     button(page, "A capital").click()
@@ -123,6 +125,7 @@ def test_what_the_server_refuses_is_said_where_it_was_to_run(visit: Open) -> Non
     expect(button(page, "Start the race")).to_be_visible()
 
 
+@LONG
 def test_the_result_of_a_race_is_in_view(visit: Open) -> None:
     page = visit(viewport={"width": 1366, "height": 657})
     button(page, "A capital").click()

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from ..support.scale import LONG
 from ..support.servers import PARIS, SLOW, STORY, TOM, Server, slow_body, start_server, stop_server, wait_for
 
 EXIT_S = 40  # 10 are promised, but a machine may be busy
@@ -54,6 +55,7 @@ def gone(process: int) -> bool:
         return True
 
 
+@LONG
 def test_answers_are_those_of_one_device_alone_and_batched_and_a_rank_that_is_killed_ends_the_server(
     server: Server,
 ) -> None:

@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from ..support.scale import LONG
 from ..support.servers import gauge, slow_body, start_server, stop_server, wait_for
 
 
-@pytest.mark.parametrize(("name", "code", "drain_s"), [("TERM", 0, 1), ("INT", 130, 600)])
+@pytest.mark.parametrize(("name", "code", "drain_s"), [("TERM", 0, 1), pytest.param("INT", 130, 600, marks=LONG)])
 def test_requests_that_a_draining_server_cannot_finish_are_informed(name: str, code: int, drain_s: int) -> None:
     """503 in OpenAI's shape, and an error event in a stream, when the time for draining or a second signal ends it."""
     number = signal.Signals[f"SIG{name}"]

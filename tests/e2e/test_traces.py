@@ -11,6 +11,7 @@ import pytest
 
 from ..support.collector import PARENT_ID, TRACE_ID, TRACEPARENT, Collector, collecting
 from ..support.processes import ASYNCLANE
+from ..support.scale import LONG
 from ..support.servers import PARIS, SLOW, Server, aborted, slow_body, start_server, stop_server, wait_for
 
 CHAT = "/v1/chat/completions"
@@ -27,7 +28,7 @@ def tracing_server(*flags: str, **environ: str) -> Iterator[Server]:
         stop_server(server)
 
 
-@pytest.fixture(scope="module", params=[0, 1], ids=["one process", "a front end"])
+@pytest.fixture(scope="module", params=[pytest.param(0, marks=LONG), 1], ids=["one process", "a front end"])
 def traced(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Collector]]:
     flags = "--frontends", str(request.param), "--log-format", "json", "--otlp-endpoint"
     with collecting() as collector, tracing_server(*flags, collector.url, OTEL_SERVICE_NAME="chat-eu") as server:

@@ -19,8 +19,8 @@ from ..support.small_network import small_runner
 
 MODELS = {"tiny-llada": MODEL, "tiny-sdar": BLOCKS_MODEL}
 TRIED = (*MODELS, *(name for name in SMALL if ALL or name != "shifted-blocks"))
-ONE_IN = {"tiny-llada": 30, "tiny-sdar": 20}
-OF_SMALL = 100
+ONE_IN = {"tiny-llada": 60, "tiny-sdar": 40}
+OF_SMALL = 200
 SIZES = {"tiny-llada": (24, 256), "tiny-sdar": (32, 256)}  # of pages; others take any
 
 

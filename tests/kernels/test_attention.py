@@ -13,6 +13,7 @@ from torch import Tensor
 from asynclane.kernels.attention import reference, tiles
 
 from ..support.kernel_cases import DEVICE, NARROW, assert_near, attention_case, in_fp8, kernels_of, plan_of
+from ..support.scale import LONG
 
 device = kernels_of("attention")
 ROWS = [(5, 40), (0, 9), (1, 1), (18, 33), (3, 16)]
@@ -81,7 +82,7 @@ def test_a_query_sees_the_keys_before_its_blocks_end_and_not_the_one_at_its_mask
         reference.paged_attention(queries, *given, rows, torch.tensor([end]), 4)
 
 
-@pytest.mark.parametrize("block", [1, 4, 16, 32])
+@pytest.mark.parametrize("block", [pytest.param(1, marks=LONG), 4, 16, 32])
 def test_a_block_attends_to_the_bit_alike_whatever_lies_before_it_in_its_row_or_after_it(block: int) -> None:
     """Keys and values of finished blocks are kept, and shared with other requests, because of it."""
     generator = torch.Generator().manual_seed(7)

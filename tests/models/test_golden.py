@@ -16,7 +16,7 @@ from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
 from ..support.driver import MODEL, Spec, run
 from ..support.golden import CASES, GOLDEN, SOME_CASES, WHOLE, assert_equal, assert_published
-from ..support.scale import ALL
+from ..support.scale import LONG
 
 
 def test_the_outputs_belong_to_the_embedded_weights() -> None:
@@ -36,6 +36,7 @@ def test_a_decoder_gives_the_published_tokens_in_the_published_number_of_forward
     assert_published(case, runner, vocabulary)
 
 
+@LONG
 def test_saber_gives_the_published_tokens_where_no_float32_tie_decides(
     runner: Runner, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -51,7 +52,7 @@ def test_saber_gives_the_published_tokens_where_no_float32_tie_decides(
         return picked
 
     monkeypatch.setattr(Segments, "top", watched)
-    for prompt in GOLDEN["prompts"] if ALL else GOLDEN["prompts"][1:2]:
+    for prompt in GOLDEN["prompts"]:
         ties.clear()
         spec = Spec(prompt["prompt_ids"], GOLDEN["gen_length"], "saber", WHOLE)
         (answer,) = run(runner, vocabulary, [spec])

@@ -105,7 +105,7 @@ def test_answers_are_those_of_steps_without_graphs(name: str, sizes: tuple[int, 
     net = network(name)
     made, found = graphed(net.runner, sizes)
     rare = [case for case, spec in cases(name).items() if spec.constraint is not None and spec.ranks is not None]
-    some = list(dict.fromkeys([*part(cases(name), 12, seed=f"graphs {name}"), rare[0]]))
+    some = list(dict.fromkeys([*part(cases(name), 18, seed=f"graphs {name}"), rare[0]]))
     specs = [cases(name)[case] for case in some]
     answers = run(made, net.vocabulary, specs, net.limits, pattern=net.pattern, halving=TWO_IN_FLIGHT)
     assert_same(some, answers, together(name))

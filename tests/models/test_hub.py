@@ -17,6 +17,7 @@ from asynclane.models.checkpoint.registry import find_model
 
 from ..support.hub import served_hub
 from ..support.published import COMMIT, SHARDS, cached, write_llada
+from ..support.scale import LONG
 
 INSTRUCT = "GSAI-ML/LLaDA-8B-Instruct"
 LAST = f"model-{SHARDS:05}-of-{SHARDS:05}.safetensors"
@@ -115,6 +116,7 @@ print([main(["inspect", name]) for name in sys.argv[1:]])
 """
 
 
+@LONG
 def test_hf_home_says_where_the_cache_is_and_the_network_is_never_asked(snapshot: Path, home: Path) -> None:
     environ = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     done = subprocess.run(
@@ -168,6 +170,7 @@ print([main([*sys.argv[1:], "--model", name]) for name in {names!r}])
 """
 
 
+@LONG
 def test_a_repository_of_an_unknown_architecture_or_none_is_one_line_and_no_weights_are_downloaded(
     tmp_path: Path,
 ) -> None:

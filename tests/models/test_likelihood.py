@@ -12,7 +12,7 @@ from asynclane.scheduler import Halving, Outcome, Preferences, Sampling
 
 from ..support.driver import LIMITS, TWO_IN_FLIGHT, Spec, full_logits
 from ..support.likelihood import BLOCK, Setting, scoring
-from ..support.scale import ALL
+from ..support.scale import ALL, LONG
 
 TEXTS = ["Tom has 12 eggs and finds 11 more.", "The capital of France is Paris.", "def f(x):\n    return x"]
 MANY = [*TEXTS, *(f"#### {at} + {7 * at} = {8 * at}" for at in range(47 if ALL else 0))]
@@ -152,6 +152,7 @@ def test_monte_carlo_is_the_mean_over_masks_and_its_seed_counts(setting: Setting
     assert sum(scores(200, seed=1)) == pytest.approx((both + alone) / 2, rel=0.1)
 
 
+@LONG
 def test_scores_leave_room_for_answers(setting: Setting) -> None:
     """Beside a request that answers, the rows of all that score stay within a limit; alone, within half of a step."""
     ids = np.tile(setting.ids(TEXTS[0]), 3)

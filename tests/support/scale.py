@@ -9,8 +9,11 @@ import random
 from collections.abc import Iterable
 from typing import TypeVar
 
+import pytest
+
 ALL = os.environ.get("GOLDEN") == "all"
 EXPLORING = "EXPLORE" in os.environ
+LONG = pytest.mark.skipif(not ALL, reason="takes long: `make test-golden` runs it")
 
 T = TypeVar("T")
 

@@ -30,6 +30,8 @@ from asynclane.training.prose.pages import paragraphs
 from asynclane.training.prose.passages import ASK, Section, draw, gapped
 from asynclane.training.shapes import SHAPES, Shape
 
+from ..support.scale import LONG
+
 PAGE = """<html><head><title>Not this, as it is a title of the page.</title></head><body>
 <div class="sphinxsidebar"><p>Navigation is not prose, so this paragraph is left out of the text.</p></div>
 <h1>A heading is left out, however much it looks like a sentence of its own.</h1>
@@ -205,6 +207,7 @@ def test_its_calls_are_recorded_without_grades(checkpoint: Path, tmp_path: Path)
     assert sorted(positions) == list(range(len(positions)))
 
 
+@LONG
 def test_the_probe_counts_a_token_for_each_forward_where_nothing_is_sure(corpus: Path, tokenizer: Tokenizer) -> None:
     torch.manual_seed(0)
     network = Network(replace(SHAPES["tiny-prose"], dim=32, layers=1, heads=2, kv_heads=1, ff=48))

@@ -30,6 +30,8 @@ from asynclane.training.noise import Rows, canvas, copies
 from asynclane.training.shapes import SHAPES, Shape
 from asynclane.training.trainer import loss_of
 
+from ..support.scale import LONG
+
 TOKENIZER = find_model("tiny-llada")
 CPU = torch.device("cpu")
 PUBLIC = {"tiny-dream": "Qwen2", "tiny-sdar": "Qwen3"}  # names in transformers
@@ -160,6 +162,7 @@ def test_every_example_fits_its_shelf_with_room_for_an_end() -> None:
     assert {shelf.length for shelf in kept} <= {length for length, _ in SIZES}
 
 
+@LONG
 def test_training_goes_on_where_it_ended_and_repeats_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "tiny-sdar"
     small = replace(SHAPES[name], dim=32, layers=1, heads=2, kv_heads=1, ff=48)
@@ -204,6 +207,7 @@ def test_training_refuses_wrong_flags_before_it_begins(
     assert message in str(refused.value) + capsys.readouterr().err
 
 
+@LONG
 def test_traces_have_every_open_position_of_each_forward_and_its_final_token(tmp_path: Path) -> None:
     assert traces.main(["tiny-sdar", str(tmp_path / "t.npz"), "--problems", "1", "--seed", "3"]) == 0
     with np.load(tmp_path / "t.npz") as found:
