@@ -85,8 +85,8 @@ class Scheduler:
         pacing: Pacing | None = None,
     ) -> None:
         """`budget` serves requests with block_length 'auto'. With `halving` two steps may be in flight. With `pacing`
-        the prompt positions of a step follow the load, up to the limit. Raises
-        `ValueError` for limits that do not suit the network's `pattern`."""
+        the positions of long prompts in a step follow their cost, up to the limit. Raises `ValueError` for limits that
+        do not suit the network's `pattern`."""
         self.limits = limits.checked(pattern)
         self.budget, self.halving, self.pacing = budget, halving, pacing
         self.slots, self.pages = Pool(limits.slots), Pool(limits.pages)
@@ -96,7 +96,7 @@ class Scheduler:
         self._turns, self._prompt_turns = Turns(), Turns()  # to be admitted, and to compute prompts
         self._prefixes = PrefixCache(self.pages, limits.page_size, limits.prefix_sharing)
         self._vocabulary, self._step = vocabulary, 0
-        self._held = dict[tuple[int, ...], frozenset[int]]()  # the pages of requests that run together
+        self._pages_together = dict[tuple[int, ...], frozenset[int]]()  # the pages of requests that run together
         self._in_flight: deque[StepInFlight] = deque()  # oldest first
         self._lost: list[Update] = []  # ends of requests that could not be planned
 
@@ -325,9 +325,9 @@ class Scheduler:
     def _pages_of(self, others: list[Sequence]) -> frozenset[int]:
         """All pages of requests that run. They have the same ones as long as they do, so they are counted once."""
         key = tuple([other.id for other in others])
-        if key not in self._held:
-            self._held[key] = frozenset().union(*(other.pages for other in others))
-        return self._held[key]
+        if key not in self._pages_together:
+            self._pages_together[key] = frozenset().union(*(other.pages for other in others))
+        return self._pages_together[key]
 
     def _ready(self) -> list[PlannedRequest]:
         """The next step of each request that runs and is in no step in flight, the longest waiting first. A request
@@ -377,21 +377,21 @@ class Scheduler:
     def _prompt_ends(self, prompts: dict[int, OpenPrompt], work: int) -> dict[int, int]:
         """The position up to which each request may compute its prompt in the next step, by id; 0: it waits. A limit
         bounds the prompt positions of all steps in flight together, so that requests that run, whose next steps have
-        `work` positions, go on beside them. Without a number from the settings it is paced while a long prompt is open:
-        short ones go first, and get half of it at most."""
+        `work` positions, go on beside them. With `pacing` it follows the cost of steps while a long prompt is open:
+        short ones then go first, and get half of it at most."""
         found: dict[int, int] = {}
         in_flight = [planned for step in self._in_flight for planned in step.requests]
         taken, most = sum([planned.prompt_tokens for planned in in_flight]), self.limits.prefill_tokens
         if self.pacing is None:
             self._add_chunks(found, prompts.values(), most - taken)
             return found
-        work += sum([planned.tokens for planned in in_flight]) - taken
-        room = self.pacing.room(work, max(prompt.start for prompt in prompts.values()), most)
         short = [prompt for prompt in prompts.values() if prompt.end <= self.pacing.short_prompt]
         long = [prompt for prompt in prompts.values() if prompt.end > self.pacing.short_prompt]
         if not long:
-            self._add_chunks(found, short, max(room, min(SHORT_ROOM, most)) - taken)
+            self._add_chunks(found, short, min(max(SHORT_ROOM, self.pattern.block_size), most) - taken)
             return found
+        work += sum([planned.tokens for planned in in_flight]) - taken
+        room = self.pacing.room(work, max(prompt.start for prompt in prompts.values()), most)
         half = max(room // 2, self.pattern.block_size)
         taken += self._add_chunks(found, short, half - taken)
         self._add_chunks(found, long, room - taken)
@@ -582,7 +582,7 @@ class Scheduler:
             del self.waiting[sequence.id]
         else:
             del self.running[sequence.id]
-            self._held.clear()
+            self._pages_together.clear()
             sequence.tree.close()
             self.slots.give(sequence.holding.slots)
             self.pages.give(sequence.holding.pages)
