@@ -12,24 +12,32 @@ WORDS = (100, 1000)  # ids of ordinary words of every model that is measured
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A decoder that fills each block in a fixed number of forwards, whatever the network says."""
+    """A decoder that fills each block in a fixed number of forwards, whatever the network says. `by_block`: the
+    parameter with the forwards of each block; without one, `steps` are those of the whole answer."""
 
     decoder: str
     block: int
     forwards: int
+    by_block: str = ""
 
-    def steps(self, max_tokens: int) -> int:
-        """Return the parameter `steps` of an answer: forwards for all of its blocks."""
-        return self.forwards * -(-max_tokens // self.block)
+    def params(self, max_tokens: int) -> dict[str, int]:
+        """Return the parameters of an answer that set its forwards."""
+        if self.by_block:
+            return {self.by_block: self.forwards}
+        return {"steps": self.forwards * -(-max_tokens // self.block)}
 
 
 # By shape: the quotas of equal answers, then of mixed ones. Any other model has the first.
 LANES = Quota("asynclane", 32, 9)
+CANVASES = Quota("renoise", 256, 16, "max_denoising_steps")
 QUOTAS: Mapping[str, tuple[Quota, Quota]] = {
     "llada-8b": (LANES, LANES),
     "sdar-8b": (Quota("fast-dllm", 4, 2), Quota("fast-dllm", 4, 1)),
     "llada2-mini": (Quota("fast-dllm", 32, 16), Quota("fast-dllm", 32, 16)),
     "llada2-flash": (Quota("fast-dllm", 32, 16), Quota("fast-dllm", 32, 16)),
+    "fast-dllm-v2-7b": (Quota("fast-dllm", 32, 16), Quota("fast-dllm", 32, 16)),
+    "wedlm-8b": (Quota("fast-dllm", 16, 8), Quota("fast-dllm", 16, 8)),
+    "diffusion-gemma-26b": (CANVASES, CANVASES),
     "sdar-30b-a3b": (Quota("fast-dllm", 4, 2), Quota("fast-dllm", 4, 1)),
 }
 
@@ -60,7 +68,7 @@ class Load:
             "temperature": 0,
             "ignore_eos": True,
             "decoder": self.quota.decoder,
-            "steps": self.quota.steps(max_tokens),
+            **self.quota.params(max_tokens),
             "stream": True,
             "stream_options": {"include_usage": True},
         }

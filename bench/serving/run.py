@@ -2,6 +2,7 @@
 
 Usage: python -m asynclane.bench.serving --shape sdar-8b --levels 1,64,128 --mixed 64 --json FILE [-- SERVER FLAGS]
 It starts `asynclane serve` on random weights of a published shape, which it writes first, or on the model of --model.
+With `-- --load-format dummy` the server makes the weights.
 Whatever stands after `--` goes to the server. --url measures a server that runs already. The network's proposals do not
 matter: a quota commits so many tokens in each forward, and no end token ends an answer. Tokens a second of the device
 bound are those that the server would give if the device never waited for the host, by the server's own metrics.
@@ -163,8 +164,9 @@ def served(options: argparse.Namespace, flags: Sequence[str]) -> Iterator[Server
     with ExitStack() as stack:
         model = options.model
         if options.shape is not None:
-            _say(f"writing random weights of {options.shape} ...")
-            model = str(stack.enter_context(random_weights(options.shape, options.weights)))
+            _say(f"writing a checkpoint of {options.shape} ...")
+            written = "dummy" not in flags
+            model = str(stack.enter_context(random_weights(options.shape, options.weights, written)))
         most = max(DEFAULT_SEQS, *(options.levels or ()), *(options.mixed or ()))
         _say("starting the server ...")
         command = shlex.split(options.server) if options.server else ASYNCLANE

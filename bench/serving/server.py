@@ -124,23 +124,25 @@ def _free_port() -> int:
 
 
 @contextmanager
-def random_weights(shape: str, directory: Path | None) -> Iterator[Path]:
+def random_weights(shape: str, directory: Path | None, written: bool = True) -> Iterator[Path]:
     """Yield a checkpoint of a shape with random weights: `directory`, which is kept and used again, or a temporary
-    folder, in memory if it has room. Raises `ValueError` if it cannot be written."""
+    folder, in memory if it has room. Not `written`: the server makes the weights. Raises `ValueError` if it cannot be
+    written."""
     if directory is not None:
         if not (directory / "tokenizer_config.json").is_file():  # the last file of a checkpoint
-            _write(shape, directory)
+            _write(shape, directory, written)
         yield directory
         return
     in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM_BYTES
     with tempfile.TemporaryDirectory(prefix="asynclane-", dir=MEMORY if in_memory else None) as folder:
-        _write(shape, Path(folder) / shape)
+        _write(shape, Path(folder) / shape, written)
         yield Path(folder) / shape
 
 
-def _write(shape: str, directory: Path) -> None:
+def _write(shape: str, directory: Path, weights: bool) -> None:
     """In a process of its own, so that this one holds neither torch nor a part of the GPU."""
     command = [sys.executable, "-P", "-m", "asynclane.bench.steps.checkpoint", str(directory), "--shape", shape]
+    command.append("--weights" if weights else "--no-weights")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ValueError(f"no checkpoint of {shape}: {(done.stderr.splitlines() or ['?'])[-1]}")

@@ -82,6 +82,41 @@ def _sdar(config: ModelConfig) -> dict[str, object]:
     return _qwen(config) | {"attention_bias": False, "block_size": config.block_size}
 
 
+def _fast_dllm_v2(config: ModelConfig) -> dict[str, object]:
+    return _qwen(config) | {"bd_size": config.block_size}
+
+
+def _wedlm(config: ModelConfig) -> dict[str, object]:
+    return _qwen(config) | {"attention_bias": config.qkv_bias, "qk_norm": config.qk_norm}
+
+
+def _gemma(config: ModelConfig) -> dict[str, object]:
+    experts, canvas = _experts(config), config.canvas
+    if canvas is None:
+        raise ValueError(f"a shape of {config.architecture} has canvases")
+    kinds = "sliding_attention", "full_attention"
+    text = _qwen(config) | {
+        "layer_types": [kinds[layer in canvas.full_layers] for layer in range(config.layers)],
+        "num_global_key_value_heads": canvas.full.kv_heads,
+        "global_head_dim": canvas.full.head_dim,
+        "moe_intermediate_size": experts.ff_dim,
+        "num_experts": experts.count,
+        "top_k_experts": experts.routing.chosen,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "sliding_window": canvas.sliding.window,
+        "final_logit_softcapping": canvas.softcap,
+        "pad_token_id": config.mask_id,
+    }
+    # Both kinds of layers say their own angles.
+    return {
+        "architectures": [config.architecture],
+        "text_config": {key: value for key, value in text.items() if key not in ("rope_theta", "architectures")},
+        "canvas_length": canvas.canvas_length,
+        "tie_word_embeddings": True,
+        "eos_token_id": 1,
+    }
+
+
 def _mixture(config: ModelConfig, experts: Experts) -> dict[str, object]:
     return _qwen(config) | {
         "num_experts": experts.count,
@@ -131,6 +166,9 @@ def _llada2(config: ModelConfig) -> dict[str, object]:
 CONFIGS: Mapping[str, Callable[[ModelConfig], dict[str, object]]] = {
     "LLaDAModelLM": _llada,
     "DreamModel": _qwen,
+    "Fast_dLLM_QwenForCausalLM": _fast_dllm_v2,
+    "WeDLMForCausalLM": _wedlm,
+    "DiffusionGemmaForBlockDiffusion": _gemma,
     "SDARForCausalLM": _sdar,
     "SDARMoeForCausalLM": _sdar_moe,
     "LLaDAMoEModelLM": _llada_moe,

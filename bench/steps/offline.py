@@ -1,10 +1,10 @@
 """Times whole steps of published shapes, with random weights, beside the same step of library calls.
 
 Usage: python -m asynclane.bench.steps.offline [--shape llada-8b] [--keys 512] [--page-size 64]
-       [--kv-cache-dtype fp8] [--json FILE]
+       [--quantization fp8] [--kv-cache-dtype fp8] [--json FILE]
 Both run as CUDA graphs in this process, on the same weights. Ours is what the server replays, with sampling and commit.
 The reference has cuBLAS products, scaled_dot_product_attention over contiguous keys and torch's norms. It has neither
-masks nor experts, so block-causal networks and mixtures have no reference.
+masks nor experts, nor quantized weights, so block-causal networks, mixtures and quantized networks have no reference.
 """
 
 from __future__ import annotations
@@ -26,18 +26,22 @@ from ...models.checkpoint.split import WHOLE, Rank
 from ...models.checkpoint.weights import fill_randomly
 from ...models.exec.group import Group
 from ...models.exec.runner import Runner
+from ...models.gemma import Gemma
 from ...models.kv_cache import KvPages
 from ...models.network import Transformer, allocate
 from ...models.numerics import Numerics
-from ...scheduler.contract import GREEDY, DeviceCommitRule, Placement, Row, Span, StepPlan
+from ...scheduler.contract import GREEDY, Denoising, DeviceCommitRule, Placement, Row, Span, StepPlan
+from ...scheduler.layout.canvases import REPORTS
 from ..kernels.timing import captured, gpu_facts, replay_ms, require_gpu
 from ..load.output import check_outputs, finish, table
 from .shapes import SHAPES
 
 TOKENS = (32, 128, 256, 512, 1024, 2048)
+CANVASES = (1, 2, 4, 8)
 ROW = 64  # positions of a denoising row: a block and its look-ahead
 COMMITS = DeviceCommitRule(sure=1, threshold=2.0)
 PAGE_SIZE = 64
+TEMPERATURE = 0.6  # of a canvas in mid-course
 CONTEXT = 4096  # the default of a server
 WORDS = (10, 1000)  # ids of ordinary words, from and below
 
@@ -54,7 +58,10 @@ class Load:
         return sum(size for size, _ in self.rows)
 
 
-def loads(keys: int) -> list[Load]:
+def loads(keys: int, canvas: int = 0) -> list[Load]:
+    """Loads whose rows see so many keys, or whole canvases of so many positions after so many keys."""
+    if canvas:
+        return [Load(f"{n} canvases", ((canvas, keys + canvas),) * n) for n in CANVASES]
     even = [Load(str(n), ((min(n, ROW), keys),) * max(1, n // ROW)) for n in TOKENS]
     mixed = Load("mixed", ((1024, 1024), *((ROW, keys),) * 30))
     return [*even, mixed, Load("one row", ((mixed.tokens, mixed.tokens),))]
@@ -67,7 +74,8 @@ def random_network(
     of a step."""
     weights, parts = allocate(config, numerics, device, rank)
     fill_randomly(config, parts, device)
-    return Transformer(rank.config(config), numerics, weights, group)
+    kind = Transformer if config.canvas is None else Gemma
+    return kind(rank.config(config), numerics, weights, group)
 
 
 def projected(size: int, shift: int) -> int:
@@ -83,6 +91,17 @@ def plan_of(load: Load, step: int, shift: int = 0) -> StepPlan:
         for slot, (size, keys) in enumerate(load.rows)
     )
     return StepPlan((), rows)
+
+
+def canvas_plan(load: Load, step: int) -> StepPlan:
+    """Return a plan in which each row is a canvas of random tokens that the step before has conditioned."""
+    rows = []
+    for slot, (size, keys) in enumerate(load.rows):
+        tokens = np.random.default_rng(slot).integers(*WORDS, size).astype(np.int32)
+        whole = (Span(keys - size, keys, REPORTS),)
+        denoising = Denoising(TEMPERATURE, first=False)
+        rows.append(Row(slot, keys - size, keys, keys, whole, GREEDY, step, host_tokens=tokens, denoising=denoising))
+    return StepPlan((), tuple(rows))
 
 
 def place(runner: Runner, load: Load, config: ModelConfig, page_size: int) -> None:
@@ -144,19 +163,20 @@ class Reference:
 
 
 @torch.inference_mode()
-def measure(config: ModelConfig, keys: int, page_size: int, fp8_cache: bool) -> list[dict[str, object]]:
-    device, numerics = torch.device("cuda"), Numerics(torch.bfloat16, fp8_cache=fp8_cache)
+def measure(config: ModelConfig, keys: int, page_size: int, numerics: Numerics) -> list[dict[str, object]]:
+    device, canvas = torch.device("cuda"), config.canvas and config.canvas.canvas_length
     config = replace(config, max_model_len=min(config.max_model_len, CONTEXT))
     network = random_network(config, numerics, device)
     steps = []
-    for load in loads(keys):
+    for load in loads(keys, canvas or 0):
         slots = max(64, len(load.rows))
         pages = KvPages(config, sum(-(-k // page_size) for _, k in load.rows), page_size, slots, numerics, device)
         runner = Runner(network, pages, slots, [config.mask_id], [1])
         place(runner, load, config, page_size)
-        ours = replay_ms(runner.graph_for(plan_of(load, 1, config.logit_shift)))
+        plan = canvas_plan(load, 1) if canvas else plan_of(load, 1, config.logit_shift)
+        ours = replay_ms(runner.graph_for(plan))
         reference = None
-        if config.experts is None and not config.block_size:
+        if config.experts is None and not config.block_size and not (numerics.fp8 or numerics.int4):
             reference = replay_ms(captured(Reference(network, load, device, numerics.dtype)))
         steps.append(
             {
@@ -182,18 +202,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--shape", choices=SHAPES, default="llada-8b")
     parser.add_argument("--keys", type=int, default=512, help="of a denoising row (default: %(default)s)")
     parser.add_argument("--page-size", type=int, default=PAGE_SIZE, help="positions of a page (default: %(default)s)")
+    parser.add_argument("--quantization", choices=("fp8", "int4"), help="of the blocks' matrices, for our step")
     parser.add_argument("--kv-cache-dtype", choices=("auto", "fp8"), default="auto", help="as in serving, for our step")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the last line to a file, too")
     options = parser.parse_args(argv)
     check_outputs(parser, None, options.json)
     require_gpu(parser)
-    steps = measure(SHAPES[options.shape], options.keys, options.page_size, options.kv_cache_dtype == "fp8")
+    stored = options.quantization
+    fp8_cache = options.kv_cache_dtype == "fp8"
+    numerics = Numerics(torch.bfloat16, fp8=stored == "fp8", int4=stored == "int4", fp8_cache=fp8_cache)
+    steps = measure(SHAPES[options.shape], options.keys, options.page_size, numerics)
     head = ("load", "tokens", "ours_ms", "reference_ms", "ratio")
     print(table(head, [["-" if step[name] is None else str(step[name]) for name in head] for step in steps]))
     arguments = {
         "shape": options.shape,
         "keys": options.keys,
         "page_size": options.page_size,
+        "quantization": stored,
         "kv_cache_dtype": options.kv_cache_dtype,
     }
     finish({"benchmark": "offline", **arguments, "steps": steps, **gpu_facts()}, options.json)

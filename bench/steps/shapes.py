@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...kernels.common.types import Routing
+from ...models.checkpoint.canvas import CanvasNetwork, Heads
 from ...models.checkpoint.config import Experts, ModelConfig
 
 SHAPES: Mapping[str, ModelConfig] = {
@@ -143,6 +144,67 @@ SHAPES: Mapping[str, ModelConfig] = {
         head_dim=128,
         qk_norm=True,
         experts=Experts(count=64, ff_dim=1024, routing=Routing(8)),
+    ),
+    "fast-dllm-v2-7b": ModelConfig(
+        "Fast_dLLM_QwenForCausalLM",
+        dim=3584,
+        layers=28,
+        heads=28,
+        kv_heads=4,
+        ff_dim=18944,
+        vocab_size=152064,
+        max_model_len=32768,
+        norm_eps=1e-6,
+        rope_theta=1000000.0,
+        tied_head=False,
+        mask_id=151665,
+        head_dim=128,
+        qkv_bias=True,
+        logit_shift=1,
+        block_size=32,
+    ),
+    "wedlm-8b": ModelConfig(
+        "WeDLMForCausalLM",
+        dim=4096,
+        layers=36,
+        heads=32,
+        kv_heads=8,
+        ff_dim=12288,
+        vocab_size=151936,
+        max_model_len=32768,
+        norm_eps=1e-6,
+        rope_theta=1000000.0,
+        tied_head=False,
+        mask_id=151665,
+        head_dim=128,
+        qk_norm=True,
+        block_size=1,
+        known_first=True,
+    ),
+    "diffusion-gemma-26b": ModelConfig(
+        "DiffusionGemmaForBlockDiffusion",
+        dim=2816,
+        layers=30,
+        heads=16,
+        kv_heads=8,
+        ff_dim=2112,
+        vocab_size=262144,
+        max_model_len=32768,  # the published one has tables of rotations for 262,144 positions
+        norm_eps=1e-6,
+        rope_theta=10000.0,
+        tied_head=True,
+        mask_id=0,
+        head_dim=256,
+        qk_norm=True,
+        block_size=1,
+        experts=Experts(count=128, ff_dim=704, routing=Routing(8, normed=True)),
+        canvas=CanvasNetwork(
+            canvas_length=256,
+            softcap=30.0,
+            sliding=Heads(8, 256, 10000.0, 128, window=1024),
+            full=Heads(2, 512, 1000000.0, 64, shared=True),
+            full_layers=(5, 11, 17, 23, 29),
+        ),
     ),
     "small": ModelConfig(
         "LLaDAModelLM",

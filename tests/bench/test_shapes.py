@@ -12,6 +12,7 @@ import torch
 from asynclane.bench.steps import checkpoint
 from asynclane.bench.steps.offline import Load, plan_of
 from asynclane.bench.steps.shapes import SHAPES
+from asynclane.models.checkpoint.canvas import Heads
 from asynclane.models.checkpoint.config import ModelConfig, read_config
 from asynclane.models.checkpoint.families import tensor_shapes
 from asynclane.server.engine.messages import AnswerOptions
@@ -36,12 +37,23 @@ def small(config: ModelConfig) -> ModelConfig:
         max_model_len=256,
         head_dim=16,
         experts=experts,
+        canvas=config.canvas
+        and replace(
+            config.canvas,
+            canvas_length=16,
+            sliding=Heads(2, 16, 10000.0, 8, window=8),
+            full=Heads(1, 32, 1000000.0, 4, shared=True),
+            full_layers=(1,),
+        ),
     )
 
 
 @pytest.mark.parametrize(
     ("shape", "billions"),
-    [("llada-8b", 8.02), ("dream-7b", 7.62), ("sdar-8b", 8.19), ("llada2-mini", 16.26), ("llada-moe-7b", 7.36)],
+    [
+        *(("llada-8b", 8.02), ("dream-7b", 7.62), ("sdar-8b", 8.19), ("llada2-mini", 16.26), ("llada-moe-7b", 7.36)),
+        *(("fast-dllm-v2-7b", 7.62), ("wedlm-8b", 8.19), ("diffusion-gemma-26b", 25.26)),
+    ],
 )
 def test_a_shape_is_read_back_as_written_with_as_many_parameters_as_the_published_network(
     shape: str, billions: float, tmp_path: Path
