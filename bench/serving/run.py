@@ -30,9 +30,10 @@ from .load import LANES, QUOTAS, Load
 from .picture import draw
 from .server import ASYNCLANE, Server, connect, machine, random_weights, started
 from .streams import Job
-from .tally import BUSY_CLIENT, Answer, figures
+from .tally import BUSY_CLIENT, beside, figures
 
 MIXED_PROMPT, MIXED_ANSWER = (16, 1600), (32, 400)
+LONG_ANSWER, LONG_PAUSE_S = (32, 32), 2.0  # of a long prompt beside others, and until the next one
 PER_CLIENT = 4  # cores for each client process: the server has the others
 MOST_CLIENTS = 8
 DEFAULT_SEQS = 64  # of `asynclane serve --max-num-seqs`
@@ -104,6 +105,9 @@ async def measure(server: Server, load: Load, options: argparse.Namespace) -> di
     jobs = [
         Job(server.host, server.port, load, tuple(range(n, load.streams, count)), options.timeout) for n in range(count)
     ]
+    if options.beside and load.name == "equal":
+        alone = replace(load, name="long", streams=1, prompt_tokens=(options.beside,) * 2, max_tokens=LONG_ANSWER)
+        jobs.append(Job(server.host, server.port, alone, (0,), options.timeout, LONG_PAUSE_S))
     clients = await asyncio.gather(*map(ClientProcess.start, jobs))
     try:
         before = await asyncio.to_thread(server.scrape)
@@ -113,11 +117,11 @@ async def measure(server: Server, load: Load, options: argparse.Namespace) -> di
             await asyncio.sleep(options.mixed_seconds)
         else:
             for number in range(1, options.warm_up + 1):
-                await _all_had(clients, number)
+                await _all_had(clients[:count], number)
             before = await asyncio.to_thread(server.scrape)
             while number < options.warm_up + options.rounds or time.monotonic() < before.at_s + options.seconds:
                 number += 1
-                await _all_had(clients, number)
+                await _all_had(clients[:count], number)
         after = await asyncio.to_thread(server.scrape)
         for client in clients:
             client.send("stop")
@@ -126,9 +130,14 @@ async def measure(server: Server, load: Load, options: argparse.Namespace) -> di
     finally:
         for client in clients:
             client.kill()
-    answers: list[Answer] = [answer for result in results for answer in result["answers"]]
+    answers, long_answers = (
+        [answer for each in part for answer in each["answers"]] for part in (results[:count], results[count:])
+    )
     cpu_share = max(result["cpu_share"] for result in results)
-    return {**figures(load, answers, before, after), "clients": count, "client_cpu_share": round(cpu_share, 3)}
+    found = {**figures(load, answers, before, after), "clients": count, "client_cpu_share": round(cpu_share, 3)}
+    if options.beside:
+        found["beside"] = beside(answers, long_answers, before.at_s, after.at_s)
+    return found
 
 
 async def _all_had(clients: Sequence[ClientProcess], number: int) -> None:
@@ -147,7 +156,7 @@ def loads(options: argparse.Namespace, server: Server) -> list[Load]:
     repeats = options.repeat_prompts
     found += [Load("equal", streams, prompt, answer, equal, server.model, repeats) for streams in options.levels or ()]
     for load in found:
-        longest = load.prompt_tokens[1] + load.max_tokens[1]
+        longest = max(load.prompt_tokens[1], options.beside or 0) + load.max_tokens[1]
         if longest > server.longest:
             raise ValueError(
                 f"{load.name} requests have up to {longest} tokens, and {server.model} takes {server.longest}"
@@ -225,6 +234,13 @@ def report(options: argparse.Namespace, head: dict[str, Any], results: list[dict
     for found in results:
         for kind, count in found["failures"].items():
             print(f"Failed in {found['load']}, {found['streams']}: {count} x {kind}")
+        if found.get("beside"):
+            long = found["beside"]
+            print(
+                f"Beside {long['prompts']} prompts of {long['prompt_tokens']} tokens, {found['streams']} streams: gaps "
+                f"p99 {long['gap_ms']['p99']:.1f} ms, quiet p50 {long['quiet_gap_ms']['p50']:.1f}, "
+                f"ratio {long['p99_over_quiet_p50']}; its first text after {long['first_text_ms']['p50']:.0f} ms"
+            )
         if found["client_cpu_share"] > BUSY_CLIENT:
             print(f"A client of {found['load']}, {found['streams']} was busy: use more --clients")
     if fault is not None:
@@ -264,6 +280,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--mixed-seconds", type=above_zero, default=30.0, help="default: %(default)g")
     parser.add_argument("--prompt-tokens", type=positive, default=200, help="default: %(default)s")
     parser.add_argument("--max-tokens", type=positive, default=256, help="default: %(default)s")
+    parser.add_argument(
+        "--beside",
+        type=positive,
+        metavar="TOKENS",
+        help="prompts of so many tokens come one after another beside --levels; also gives the gaps that they cause",
+    )
     parser.add_argument(
         "--repeat-prompts",
         action="store_true",

@@ -24,13 +24,14 @@ MOST_LINE = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The streams of a client process, by number."""
+    """The streams of a client process, by number; each pauses for `pause_s` between an answer and its next request."""
 
     host: str
     port: int
     load: Load
     streams: tuple[int, ...]
     timeout_s: float
+    pause_s: float = 0.0
 
     def to_line(self) -> bytes:
         return json.dumps(asdict(self)).encode() + b"\n"
@@ -166,8 +167,8 @@ class Client:
             self.answers.append(record(reply, started_s, time.monotonic()))
             number += 1
             self._note(number)
-            if reply.failure is not None:
-                await asyncio.sleep(PAUSE_S)
+            if pause_s := self._job.pause_s if reply.failure is None else PAUSE_S:
+                await asyncio.sleep(pause_s)
         connection.close()
 
     def _note(self, number: int) -> None:

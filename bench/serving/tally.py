@@ -73,6 +73,38 @@ def gaps(answers: Sequence[Answer], from_s: float, until_s: float) -> list[float
     ]
 
 
+def beside(
+    answers: Sequence[Answer], long_answers: Sequence[Answer], from_s: float, until_s: float
+) -> dict[str, Any] | None:
+    """Return the gaps of streams while a long prompt was computed, from its request to its first text, against those
+    without one. None if no long prompt was complete between two moments."""
+    windows = [
+        (answer["start_s"], answer["times"][0])
+        for answer in long_answers
+        if answer["times"] and from_s <= answer["start_s"] and answer["times"][0] <= until_s
+    ]
+    inside: list[float] = []
+    quiet: list[float] = []
+    for answer in answers:
+        for before, after in pairwise(answer["times"]):
+            if from_s <= before and after <= until_s:
+                overlaps = any(before < end and start < after for start, end in windows)
+                (inside if overlaps else quiet).append(after - before)
+    if not windows or not inside or not quiet:
+        return None
+    found, usual = spread_ms(inside), spread_ms(quiet)
+    assert found is not None
+    assert usual is not None
+    return {
+        "prompts": len(windows),
+        "prompt_tokens": max(answer.get("prompt_tokens", 0) for answer in long_answers),
+        "first_text_ms": spread_ms([end - start for start, end in windows]),
+        "gap_ms": found,
+        "quiet_gap_ms": usual,
+        "p99_over_quiet_p50": round(found["p99"] / usual["p50"], 2),
+    }
+
+
 def within(answer: Answer, from_s: float, until_s: float) -> float:
     """Return the share of an answer's time that lies between two moments."""
     lived_s = max(answer["end_s"] - answer["start_s"], 1e-9)

@@ -60,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--max-tokens", type=positive, default=128, help="of each answer (default: %(default)s)")
     parser.add_argument("--kv-cache-tokens", type=positive, help="as in serving")
     parser.add_argument("--quantization", help="as in serving")
+    parser.add_argument("--load-format", default="auto", help="as in serving (default: %(default)s)")
     parser.add_argument("--deterministic", action="store_true", help="as in serving")
     parser.add_argument("--kv-cache-dtype", default="auto", help="as in serving (default: %(default)s)")
     options = parser.parse_args(argv)
@@ -71,6 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             kv_cache_tokens=options.kv_cache_tokens,
             quantization=options.quantization,
             deterministic=options.deterministic,
+            load_format=options.load_format,
             kv_cache_dtype=options.kv_cache_dtype,
         )
     except ValueError as error:

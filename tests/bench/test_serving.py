@@ -16,7 +16,7 @@ from asynclane.bench.serving.load import LANES, Load, Quota
 from asynclane.bench.serving.picture import main as picture
 from asynclane.bench.serving.run import main, repeatable
 from asynclane.bench.serving.streams import Job, Reply, record
-from asynclane.bench.serving.tally import Scrape, figures, gaps, read_metrics, spread_ms
+from asynclane.bench.serving.tally import Scrape, beside, figures, gaps, read_metrics, spread_ms
 from asynclane.server.metrics import Metrics, StepReport
 
 from ..support.other_server import ANSWER, other_server
@@ -50,6 +50,21 @@ def test_mixed_lengths_stay_in_their_ranges_and_each_block_has_its_forwards() ->
     assert all(body["steps"] == 2 * -(-body["max_tokens"] // 4) for body in bodies)
     job = Job("127.0.0.1", 80, load, (0, 3), 5.0)
     assert Job.from_line(job.to_line()) == job
+
+
+# --- Beside long prompts
+
+
+def test_gaps_beside_a_long_prompt_are_those_that_it_touches() -> None:
+    steady = {"times": [0.0, 0.01, 0.02, 0.05, 0.09, 0.1, 0.11], "start_s": 0.0}
+    long = {"times": [0.06, 0.2], "start_s": 0.03, "prompt_tokens": 16_000}
+    found = beside([steady], [long], 0.0, 1.0)
+    assert found is not None
+    assert (found["prompts"], found["prompt_tokens"], found["first_text_ms"]["p50"]) == (1, 16_000, 30.0)
+    assert found["gap_ms"]["max"] == pytest.approx(40)
+    assert found["quiet_gap_ms"]["max"] == pytest.approx(10)
+    assert found["p99_over_quiet_p50"] == 4.0
+    assert beside([steady], [{**long, "times": []}], 0.0, 1.0) is None
 
 
 # --- Streams
