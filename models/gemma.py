@@ -148,11 +148,14 @@ class Gemma(Transformer):
         return AttentionWindow(heads.window, None if batch.denoised is None else batch.denoised.canvas_starts)
 
     def _plan(self, plan: AttentionPlan | None, heads: Heads) -> AttentionPlan | None:
-        """The plan with the same tiles of queries, which was made for the network's own heads, for others."""
+        """The plan with the same tiles of queries, which was made for the network's own heads, for others. Of fewer key
+        heads each has as many times the query heads, and as many parts; larger heads need more registers."""
         if plan is None or heads.kv_heads == self.config.kv_heads:
             return plan
-        grown = plan.config.block_m * self.config.kv_heads // heads.kv_heads
-        return replace(plan, config=replace(plan.config, block_m=grown), workspace=None)
+        own = plan.config
+        warps = min(16, own.warps * heads.head_dim // self.config.head_dim)
+        config = replace(own, parts=self.config.kv_heads // heads.kv_heads, warps=warps)
+        return replace(plan, config=config, workspace=None)
 
 
 def _canvas_of(config: ModelConfig) -> CanvasNetwork:

@@ -20,13 +20,15 @@ MOST_SPLITS = 8
 
 @dataclass(frozen=True, slots=True)
 class AttentionConfig:
-    """Shape of one program: `block_m` (query, head) pairs that share a key head, against `block_n` keys a turn."""
+    """Shape of one program: `block_m` (query, head) pairs that share a key head, against `block_n` keys a turn. The
+    query heads of a key head are shared out evenly among `parts` programs."""
 
     block_m: int
     block_n: int
     warps: int
     stages: int
     splits: int = 1  # programs that share the keys of one tile
+    parts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +88,8 @@ def fixed_config(heads: int, kv_heads: int, head_dim: int, element_bytes: int = 
 
 
 def tile_queries(config: AttentionConfig, heads: int, kv_heads: int) -> int:
-    """Queries of a tile, which holds all heads that share a key head."""
-    return config.block_m // (heads // kv_heads)
+    """Queries of a tile, which holds all heads that share a key head, or one of the parts of them."""
+    return config.block_m // (heads // kv_heads // config.parts)
 
 
 def tile_capacity(tokens: int, rows: int, queries: int) -> int:

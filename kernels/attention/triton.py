@@ -72,8 +72,9 @@ def paged_attention(
         plan = plan_attention(queries, keys, page_table, row_starts)
     config = plan.config
     expect("the plan's tiles", plan.tiles, ("tiles", 2), (torch.int32,))
-    if config.block_m < heads // kv_heads:
-        raise ValueError(f"a tile of {config.block_m} cannot hold {heads // kv_heads} heads of one key head")
+    group = heads // kv_heads
+    if group % config.parts or config.block_m < group // config.parts:
+        raise ValueError(f"{config.parts} tiles of {config.block_m} cannot hold {group} heads of one key head")
     block_n = min(config.block_n, page_size)
     partial = out  # never touched without splits
     if config.splits > 1:
@@ -83,10 +84,10 @@ def paged_attention(
         if partial.numel() < floats:
             raise ValueError(f"the workspace holds {partial.numel()} floats; {tokens} tokens need {floats}")
     # A graph's list of tiles is long, for many short rows, and mostly padding: with few tokens programs take turns.
-    count = len(plan.tiles)
-    fewest = max(-(-FEW_PROGRAMS // (kv_heads * config.splits)), -(-tokens // tile_queries(config, heads, kv_heads)))
+    count, groups = len(plan.tiles), kv_heads * config.parts
+    fewest = max(-(-FEW_PROGRAMS // (groups * config.splits)), -(-tokens // tile_queries(config, heads, kv_heads)))
     turns = tokens <= FEW_TOKENS and fewest < count
-    grid = (kv_heads, config.splits, fewest) if turns else (count, kv_heads, config.splits)
+    grid = (groups, config.splits, fewest) if turns else (count, groups, config.splits)
     # Positions and offsets that are not given are not read: any int32 tensor stands in for them.
     _attend[grid](
         queries, _rows_of(key_numbers, block_n), _rows_of(value_numbers, block_n), key_scales, value_scales,
@@ -94,11 +95,11 @@ def paged_attention(
         row_starts if mask_offsets is None else mask_offsets, row_starts if causal_offsets is None else causal_offsets,
         row_starts if canvas_starts is None else canvas_starts, plan.tiles, out, partial,
         (head_dim**-0.5 if scale is None else scale) * 1.4426950408889634, page_table.stride(0), tokens, count,
-        HEADS=heads, KV_HEADS=kv_heads, DIM=head_dim, PAGE=page_size, BLOCK_M=config.block_m, BLOCK_N=block_n,
-        SPLITS=config.splits, BLOCK=block_size, MASKS=mask_offsets is not None, CAUSAL=causal_offsets is not None,
-        CANVASES=canvas_starts is not None, WINDOW=window.size, FP8=key_scales is not None,
-        PRECISION="ieee" if queries.dtype == torch.float32 else "tf32", TURNS=turns, num_warps=config.warps,
-        num_stages=config.stages, **chained(out),
+        HEADS=heads, KV_HEADS=kv_heads, PARTS=config.parts, DIM=head_dim, PAGE=page_size, BLOCK_M=config.block_m,
+        BLOCK_N=block_n, SPLITS=config.splits, BLOCK=block_size, MASKS=mask_offsets is not None,
+        CAUSAL=causal_offsets is not None, CANVASES=canvas_starts is not None, WINDOW=window.size,
+        FP8=key_scales is not None, PRECISION="ieee" if queries.dtype == torch.float32 else "tf32", TURNS=turns,
+        num_warps=config.warps, num_stages=config.stages, **chained(out),
     )  # fmt: skip
     if config.splits > 1:
         _combine[(triton.cdiv(tokens * heads, COMBINED),)](
@@ -132,12 +133,13 @@ def _require(queries: Tensor, keys: Tensor, page_table: Tensor, row_starts: Tens
 def _attend(
     queries_ptr, keys, values, key_scales_ptr, value_scales_ptr, table_ptr, starts_ptr, visible_ptr, positions_ptr,
     mask_offsets_ptr, causal_offsets_ptr, canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr, scale, table_stride,
-    tokens, tiles, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr, MASKS: tl.constexpr,
-    CAUSAL: tl.constexpr, CANVASES: tl.constexpr, WINDOW: tl.constexpr, FP8: tl.constexpr, PRECISION: tl.constexpr,
-    TURNS: tl.constexpr, CHAINED: tl.constexpr,
+    tokens, tiles, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, PARTS: tl.constexpr, DIM: tl.constexpr,
+    PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
+    MASKS: tl.constexpr, CAUSAL: tl.constexpr, CANVASES: tl.constexpr, WINDOW: tl.constexpr, FP8: tl.constexpr,
+    PRECISION: tl.constexpr, TURNS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Tiles of queries of one key head, over one split of the keys: one tile, or with TURNS each that has its turn.
+    """Tiles of queries of one key head, or of one of its PARTS, over one split of the keys: one tile, or with TURNS
+    each that has its turn.
 
     keys, values: descriptors of [pages * page size, kv heads * head dim], read in blocks of BLOCK_N keys of one head;
     scale of scores, times log2(e): exponentials are powers of two. BLOCK 0: every query sees all keys. MASKS: queries
@@ -146,17 +148,17 @@ def _attend(
     """
     await_previous(CHAINED)
     if TURNS:  # programs of one tile are started beside each other: those of padding, which is last, delay none
-        kv_head, split, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+        group, split, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     else:
-        tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+        tile, group, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     row = tl.load(tiles_ptr + 2 * tile)
     if TURNS:
         while row >= 0:
             _attend_tile(
                 queries_ptr, keys, values, key_scales_ptr, value_scales_ptr, table_ptr, starts_ptr, visible_ptr,
                 positions_ptr, mask_offsets_ptr, causal_offsets_ptr, canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr,
-                scale, table_stride, tokens, kv_head, split, tile, row, HEADS, KV_HEADS, DIM, PAGE, BLOCK_M, BLOCK_N,
-                SPLITS, BLOCK, MASKS, CAUSAL, CANVASES, WINDOW, FP8, PRECISION,
+                scale, table_stride, tokens, group, split, tile, row, HEADS, KV_HEADS, PARTS, DIM, PAGE, BLOCK_M,
+                BLOCK_N, SPLITS, BLOCK, MASKS, CAUSAL, CANVASES, WINDOW, FP8, PRECISION,
             )  # fmt: skip
             tile += tl.num_programs(2)
             row = tl.load(tiles_ptr + 2 * tile, mask=tile < tiles, other=-1)
@@ -164,7 +166,7 @@ def _attend(
         _attend_tile(
             queries_ptr, keys, values, key_scales_ptr, value_scales_ptr, table_ptr, starts_ptr, visible_ptr,
             positions_ptr, mask_offsets_ptr, causal_offsets_ptr, canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr,
-            scale, table_stride, tokens, kv_head, split, tile, row, HEADS, KV_HEADS, DIM, PAGE, BLOCK_M, BLOCK_N,
+            scale, table_stride, tokens, group, split, tile, row, HEADS, KV_HEADS, PARTS, DIM, PAGE, BLOCK_M, BLOCK_N,
             SPLITS, BLOCK, MASKS, CAUSAL, CANVASES, WINDOW, FP8, PRECISION,
         )  # fmt: skip
 
@@ -173,16 +175,17 @@ def _attend(
 def _attend_tile(
     queries_ptr, keys, values, key_scales_ptr, value_scales_ptr, table_ptr, starts_ptr, visible_ptr, positions_ptr,
     mask_offsets_ptr, causal_offsets_ptr, canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr, scale, table_stride,
-    tokens, kv_head, split, tile, row, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
-    PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
-    MASKS: tl.constexpr, CAUSAL: tl.constexpr, CANVASES: tl.constexpr, WINDOW: tl.constexpr, FP8: tl.constexpr,
-    PRECISION: tl.constexpr,
+    tokens, group, split, tile, row, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, PARTS: tl.constexpr,
+    DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr,
+    BLOCK: tl.constexpr, MASKS: tl.constexpr, CAUSAL: tl.constexpr, CANVASES: tl.constexpr, WINDOW: tl.constexpr,
+    FP8: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    GROUP: tl.constexpr = HEADS // KV_HEADS
+    GROUP: tl.constexpr = HEADS // KV_HEADS // PARTS
+    kv_head = group // PARTS
     packed = tl.arange(0, BLOCK_M)  # queries of a tile times heads of a group
     token = tl.load(starts_ptr + row) + tl.load(tiles_ptr + 2 * tile + 1) + packed // GROUP
     valid = (packed < BLOCK_M // GROUP * GROUP) & (token < tl.load(starts_ptr + row + 1))
-    pair = token.to(tl.int64) * HEADS + kv_head * GROUP + packed % GROUP
+    pair = token.to(tl.int64) * HEADS + group * GROUP + packed % GROUP
     dim = tl.arange(0, DIM)
     spot = pair[:, None] * DIM + dim[None, :]
     q = tl.load(queries_ptr + spot, mask=valid[:, None], other=0.0)

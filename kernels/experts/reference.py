@@ -44,8 +44,8 @@ def experts_mlp(
     the order of choice.
 
     x [T, dim]; gate_up [E * 2 * F, dim], of each expert first the gate; down [E * dim, F]; chosen [T, K] int32;
-    weights [T, K] float32. `fixed`: a token's bits do not depend on the other tokens. FP8 weights meet x as it is:
-    a step reads more of them than it computes with.
+    weights [T, K] float32. `fixed`: a token's bits do not depend on the other tokens. FP8 weights are multiplied
+    with rows that are quantized one by one, as `linear` does.
     """
     tokens, choices = chosen.shape
     dim, inner = x.shape[1], down.shape[1]
@@ -64,7 +64,7 @@ def experts_mlp(
 
 def _product(x: Tensor, weight: Matrix, rows: slice, fixed: bool) -> Tensor:
     if isinstance(weight, Fp8Matrix):
-        return (linear(x.float(), weight.values[rows].float()) * weight.scales[rows]).to(x.dtype)
+        return linear(x, Fp8Matrix(weight.values[rows], weight.scales[rows]))
     if isinstance(weight, GroupedMatrix):
         zeros = None if weight.zeros is None else weight.zeros[rows]
         return linear(x, GroupedMatrix(weight.values[rows], weight.scales[rows], zeros, weight.group), fixed)

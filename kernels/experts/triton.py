@@ -16,7 +16,8 @@ from ..common.checks import FLOATS, expect
 from ..common.triton_launch import await_previous, chained
 from ..common.types import FP8, INT4_BLOCK, Fp8Matrix, GroupedMatrix, Matrix, Routing
 from ..elementwise.triton import activation
-from ..linear.triton_grouped import group_scales, int4_plane, within_group
+from ..linear.triton_grouped import WORDS, group_scales, int4_plane, packs, within_group
+from ..linear.triton_quantize import quantize_rows
 from ..linear.triton_tiles import Tile
 from .reference import LEAST_SUM
 
@@ -26,9 +27,16 @@ PAIRS = 1024  # that a program looks at together while it sorts
 # (most pairs of an expert on average, its tile, whose rows are such pairs), swept on an H200. They fit cards of 99 KB
 # shared memory.
 _TILES = [
-    (16, Tile(16, 64, 128, 4, 3)),
-    (48, Tile(64, 64, 64, 4, 3)),
-    (1 << 31, Tile(128, 128, 64, 8, 3)),
+    (10, Tile(16, 64, 64, 4, 5)),
+    (28, Tile(32, 64, 64, 4, 4)),
+    (96, Tile(64, 64, 64, 4, 3)),
+    (1 << 31, Tile(128, 64, 64, 4, 3)),
+]
+_FP8_TILES = [
+    (10, Tile(16, 64, 128, 4, 3)),
+    (28, Tile(32, 64, 128, 4, 3)),
+    (96, Tile(64, 64, 128, 4, 3)),
+    (1 << 31, Tile(128, 64, 128, 8, 3)),
 ]
 _FIXED = Tile(64, 64, 64, 4, 4)
 _WIDE = Tile(32, 32, 32, 4, 2)  # float32
@@ -122,8 +130,7 @@ def experts_mlp(
         return out
     choices = chosen.shape[1]
     pairs = tokens * choices
-    grouped = any(isinstance(weight, GroupedMatrix) for weight in (gate_up, down))
-    tile = _tile(pairs / experts, x.dtype, fixed, grouped)
+    tile = _tile(pairs / experts, x, fixed, (gate_up, down))
     tiles = (pairs + min(experts, pairs) * (tile.m - 1)) // tile.m
     order, ends = _sorted(chosen, experts, tiles, tile.m)
     hidden = x.new_empty((pairs, inner))
@@ -131,15 +138,15 @@ def experts_mlp(
     common = {
         "EXPERTS": experts, "EXPERTS_WIDTH": triton.next_power_of_2(experts), "BLOCK_M": tile.m, "BLOCK_N": tile.n,
         "num_warps": tile.warps, "num_stages": tile.stages,
-        "PRECISION": "ieee" if x.dtype == torch.float32 else "tf32", "GELU": gelu, **chained(x),
+        "PRECISION": "ieee" if x.dtype == torch.float32 else "tf32", "GELU": gelu, "WORDS": WORDS, **chained(x),
     }  # fmt: skip
     _experts[(tiles * triton.cdiv(inner, tile.n),)](
-        x, *_tensors(gate_up), order, ends, hidden, tiles, SHARED=choices, IN=dim, OUT=inner, GATED=True,
-        **_format(gate_up, tile), **common,
+        *_rows(x, gate_up), *_tensors(gate_up), order, ends, hidden, tiles, SHARED=choices, IN=dim, OUT=inner,
+        GATED=True, **_format(gate_up, tile, x), **common,
     )  # fmt: skip
     _experts[(tiles * triton.cdiv(dim, tile.n),)](
-        hidden, *_tensors(down), order, ends, parts, tiles, SHARED=1, IN=inner, OUT=dim, GATED=False,
-        **_format(down, tile), **common,
+        *_rows(hidden, down), *_tensors(down), order, ends, parts, tiles, SHARED=1, IN=inner, OUT=dim, GATED=False,
+        **_format(down, tile, x), **common,
     )  # fmt: skip
     _add_up[(tokens, triton.cdiv(dim, COLUMNS))](
         parts, weights, out, DIM=dim, CHOICES=choices, BLOCK=COLUMNS, **chained(x)
@@ -153,26 +160,38 @@ def _expect_matrix(name: str, weight: Matrix, shape: tuple[int | str, int | str]
     expect(name, weight.values if isinstance(weight, Fp8Matrix) else weight, shape, (dtype, FP8))
 
 
+def _in_fp8(weight: Matrix) -> bool:
+    return isinstance(weight, Fp8Matrix) or (isinstance(weight, GroupedMatrix) and weight.zeros is None)
+
+
+def _rows(x: Tensor, weight: Matrix) -> tuple[Tensor, Tensor | None]:
+    """Rows as they meet a weight, and their scales, if they have any."""
+    return quantize_rows(x) if _in_fp8(weight) else (x, None)
+
+
 def _tensors(weight: Matrix) -> tuple[Tensor, Tensor | None, Tensor | None]:
     if isinstance(weight, Tensor):
         return weight, None, None
     return weight.values, weight.scales, weight.zeros if isinstance(weight, GroupedMatrix) else None
 
 
-def _format(weight: Matrix, tile: Tile) -> dict[str, int | bool]:
+def _format(weight: Matrix, tile: Tile, x: Tensor) -> dict[str, int | bool]:
+    fp8 = _in_fp8(weight)
+    form: dict[str, int | bool] = {"FP8": fp8, "WIDENED": fp8 and not x.is_cuda, "PACKED": packs(x)}
     if not isinstance(weight, GroupedMatrix):
-        return {"GROUP": 0, "INT4": False, "SCALED": isinstance(weight, Fp8Matrix), "BLOCK_K": tile.k}
+        return form | {"GROUP": 0, "INT4": False, "BLOCK_K": tile.k}
     int4 = weight.zeros is not None
-    block_k = INT4_BLOCK if int4 else within_group(tile.k, weight)
-    return {"GROUP": weight.group, "INT4": int4, "SCALED": False, "BLOCK_K": block_k}
+    return form | {
+        "GROUP": weight.group, "INT4": int4, "BLOCK_K": INT4_BLOCK if int4 else within_group(tile.k, weight),
+    }  # fmt: skip
 
 
-def _tile(pairs: float, dtype: torch.dtype, fixed: bool, grouped: bool) -> Tile:
-    if dtype == torch.float32:
+def _tile(pairs: float, x: Tensor, fixed: bool, weights: tuple[Matrix, Matrix]) -> Tile:
+    if x.dtype == torch.float32:
         return _WIDE
-    if grouped:  # the words of larger tiles do not fit
-        pairs = min(pairs, _TILES[-2][0])
-    return _FIXED if fixed else next(tile for most, tile in _TILES if pairs <= most)
+    if fixed:
+        return _FIXED
+    return next(tile for most, tile in (_FP8_TILES if all(map(_in_fp8, weights)) else _TILES) if pairs <= most)
 
 
 def _sorted(chosen: Tensor, experts: int, tiles: int, size: int) -> tuple[Tensor, Tensor]:
@@ -224,15 +243,17 @@ def _place(
 
 @triton.jit(do_not_specialize=["tiles"])
 def _experts(
-    x_ptr, weight_ptr, scales_ptr, zeros_ptr, order_ptr, ends_ptr, out_ptr, tiles, SHARED: tl.constexpr,
+    x_ptr, x_scales_ptr, weight_ptr, scales_ptr, zeros_ptr, order_ptr, ends_ptr, out_ptr, tiles, SHARED: tl.constexpr,
     IN: tl.constexpr, OUT: tl.constexpr, GATED: tl.constexpr, EXPERTS: tl.constexpr, EXPERTS_WIDTH: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SCALED: tl.constexpr, GROUP: tl.constexpr,
-    INT4: tl.constexpr, PRECISION: tl.constexpr, GELU: tl.constexpr,
-    CHAINED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, FP8: tl.constexpr, GROUP: tl.constexpr,
+    WIDENED: tl.constexpr, INT4: tl.constexpr, WORDS: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
+    GELU: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """One tile of one expert's product. `SHARED` pairs read the same row of x. `GATED`: a second product, of the rows
-    after the gate's, is multiplied with the gate's result. `GROUP` columns of the weight share a scale; 0: a scale, if
-    there are any, is a row's."""
+    """One tile of one expert's product, transposed: the weight's rows are the matrix unit's rows, whose first factor
+    may stay in registers. `SHARED` pairs read the same row of x, which is in FP8 if the weight is; both are `WIDENED`
+    for an interpreter, which cannot multiply such numbers. `GATED`: a second product, of the rows after the gate's, is
+    multiplied with the gate's result. `GROUP` columns of the weight share a scale; 0: a scale, if there are any, is a
+    row's."""
     await_previous(CHAINED)
     tile = tl.program_id(0) % tiles  # tiles of one expert, beside each other, read the same part of its weight
     column = tl.program_id(0) // tiles * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -247,55 +268,68 @@ def _experts(
     inside = column < OUT
     x_rows = x_ptr + (pair // SHARED * IN)[:, None]
     weight_row = expert * ROWS + column
-    weight_rows = weight_ptr + (weight_row * IN)[None, :]
     GROUPS: tl.constexpr = (IN + GROUP - 1) // GROUP if GROUP else 0
-    PLANE: tl.constexpr = BLOCK_K // 8
-    WORDS: tl.constexpr = (IN + BLOCK_K - 1) // BLOCK_K * (BLOCK_K // 8)  # of a row in int4
-    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    second = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for start in range(0, IN, BLOCK_K):
-        if INT4:
-            place = tl.arange(0, PLANE)
-            word_rows = weight_ptr + (weight_row * WORDS + start // 8)[:, None] + place[None, :]
-            words = tl.load(word_rows, mask=inside[:, None], other=0)
+    row_groups = weight_row * GROUPS
+    acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    second = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    if INT4:
+        OF_ROW: tl.constexpr = (IN + 8 * WORDS - 1) // (8 * WORDS) * WORDS
+        PLANE: tl.constexpr = 2 * WORDS
+        word_rows = weight_ptr + (weight_row * OF_ROW)[:, None] + tl.arange(0, WORDS)[None, :]
+        for block in range(OF_ROW // WORDS):
+            words = tl.load(word_rows + block * WORDS, mask=inside[:, None], other=0)
             up_words = words
             if GATED:
-                up_words = tl.load(word_rows + OUT * WORDS, mask=inside[:, None], other=0)
-            for plane in tl.static_range(8):
-                first = start + plane * PLANE
-                x = tl.load(x_rows + (first + place)[None, :], mask=real & (first + place < IN)[None, :], other=0.0)
-                row_groups = weight_row * GROUPS
-                scale, zero = group_scales(scales_ptr, zeros_ptr, row_groups, first, GROUPS, inside, GROUP)
-                weight = int4_plane(words, plane, scale, zero).to(x.dtype)
-                acc = tl.dot(x, weight.T, acc, input_precision=PRECISION)
+                up_words = tl.load(word_rows + (OUT * OF_ROW + block * WORDS), mask=inside[:, None], other=0)
+            for plane in tl.static_range(4):
+                start = block * (4 * PLANE) + plane * PLANE
+                k = start + tl.arange(0, PLANE)
+                x = tl.load(x_rows + k[None, :], mask=real & (k < IN)[None, :], other=0.0)
+                scale, zero = group_scales(scales_ptr, zeros_ptr, row_groups, start, GROUPS, inside, GROUP)
+                weight = int4_plane(words, plane, zero, x.dtype, PACKED)
+                acc += tl.dot(weight, x.T, input_precision=PRECISION) * scale[:, None]
                 if GATED:
-                    row_groups += OUT * GROUPS
-                    scale, zero = group_scales(scales_ptr, zeros_ptr, row_groups, first, GROUPS, inside, GROUP)
-                    weight = int4_plane(up_words, plane, scale, zero).to(x.dtype)
-                    second = tl.dot(x, weight.T, second, input_precision=PRECISION)
-        else:
+                    up_groups = row_groups + OUT * GROUPS
+                    scale, zero = group_scales(scales_ptr, zeros_ptr, up_groups, start, GROUPS, inside, GROUP)
+                    weight = int4_plane(up_words, plane, zero, x.dtype, PACKED)
+                    second += tl.dot(weight, x.T, input_precision=PRECISION) * scale[:, None]
+    else:
+        weight_rows = weight_ptr + (weight_row * IN)[:, None]
+        for start in range(0, IN, BLOCK_K):
             k = start + tl.arange(0, BLOCK_K)
             x = tl.load(x_rows + k[None, :], mask=real & (k < IN)[None, :], other=0.0)
-            mask = (k < IN)[:, None] & inside[None, :]
-            spot = scales_ptr + (weight_row * GROUPS + start // GROUP) if GROUP else scales_ptr
-            weight = tl.load(weight_rows + k[:, None], mask=mask, other=0.0)
+            mask = inside[:, None] & (k < IN)[None, :]
+            weight = tl.load(weight_rows + k[None, :], mask=mask, other=0.0)
+            if WIDENED:
+                weight, x = weight.to(tl.float32), x.to(tl.float32)
             if GROUP:
-                weight = weight.to(tl.float32) * tl.load(spot, mask=inside, other=0.0)[None, :]
-            acc = tl.dot(x, weight.to(x.dtype), acc, input_precision=PRECISION)
+                scale = tl.load(scales_ptr + row_groups + start // GROUP, mask=inside, other=0.0)
+                acc += tl.dot(weight, x.T, input_precision=PRECISION) * scale[:, None]
+            else:
+                acc = tl.dot(weight, x.T, acc, input_precision=PRECISION)
             if GATED:
-                weight = tl.load(weight_rows + OUT * IN + k[:, None], mask=mask, other=0.0)
+                weight = tl.load(weight_rows + OUT * IN + k[None, :], mask=mask, other=0.0)
+                if WIDENED:
+                    weight = weight.to(tl.float32)
                 if GROUP:
-                    weight = weight.to(tl.float32) * tl.load(spot + OUT * GROUPS, mask=inside, other=0.0)[None, :]
-                second = tl.dot(x, weight.to(x.dtype), second, input_precision=PRECISION)
+                    spot = row_groups + OUT * GROUPS + start // GROUP
+                    scale = tl.load(scales_ptr + spot, mask=inside, other=0.0)
+                    second += tl.dot(weight, x.T, input_precision=PRECISION) * scale[:, None]
+                else:
+                    second = tl.dot(weight, x.T, second, input_precision=PRECISION)
     kind = out_ptr.dtype.element_ty
-    if SCALED:
-        acc *= tl.load(scales_ptr + expert * ROWS + column, mask=inside, other=0.0)[None, :]
+    if FP8:
+        of_x = tl.load(x_scales_ptr + pair // SHARED, mask=pair >= 0, other=0.0)[None, :]
+        acc *= of_x
+        second *= of_x
+        if not GROUP:
+            acc *= tl.load(scales_ptr + weight_row, mask=inside, other=0.0)[:, None]
+            if GATED:
+                second *= tl.load(scales_ptr + weight_row + OUT, mask=inside, other=0.0)[:, None]
     if GATED:
-        if SCALED:
-            second *= tl.load(scales_ptr + expert * ROWS + OUT + column, mask=inside, other=0.0)[None, :]
         active = activation(acc.to(kind).to(tl.float32), GELU).to(kind).to(tl.float32)
         acc = active * second.to(kind).to(tl.float32)
-    tl.store(out_ptr + (pair * OUT)[:, None] + column[None, :], acc.to(kind), mask=real & inside[None, :])
+    tl.store(out_ptr + (pair * OUT)[:, None] + column[None, :], acc.T.to(kind), mask=real & inside[None, :])
 
 
 @triton.jit

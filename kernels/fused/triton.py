@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..common.types import PLAIN, Matrix, PagedHeads, QkNorm
+from ..common.types import PLAIN, GroupedMatrix, Matrix, PagedHeads, QkNorm
 from ..elementwise.triton import add_rms_norm_of, rope_write_kv_of, swiglu
 from ..linear.triton import linear
+from ..linear.triton_grouped import grouped_parts
 from ..linear.triton_streamed import streamed, streams
 
 
@@ -46,4 +47,6 @@ def product_parts(x: Tensor, weight: Matrix, fixed: bool) -> Tensor:
     """The product in parts [S, T, out] that add up to it."""
     if streams(weight, x, fixed):
         return streamed(x, weight)
+    if isinstance(weight, GroupedMatrix):
+        return grouped_parts(x, weight, fixed)
     return linear(x, weight, fixed)[None]

@@ -21,14 +21,22 @@ LEAST_SCALE = 1e-12  # of a row of zeros
 def linear(x: Tensor, weight: Matrix, fixed: bool = False) -> Tensor:
     """x [T, in] times weight [out, in], transposed: [T, out]. `fixed`: a row's bits do not depend on the other rows.
 
-    On a CPU a row's float32 bits never do. An FP8 weight is multiplied with x quantized row by row, and is not `fixed`.
-    A weight with scales of groups is dequantized to x's type.
+    On a CPU a row's float32 bits never do. An FP8 weight is multiplied with x quantized row by row; one with a scale
+    for each row is not `fixed`. 4-bit numbers less their zeros are multiplied with x as it is, and their scales with
+    the sums of a group.
     """
     if isinstance(weight, Fp8Matrix):
         return fp8_linear(x, weight)
     if isinstance(weight, GroupedMatrix):
-        weight = dequantize(weight).to(x.dtype)
+        return _grouped_linear(x, weight)
     return fixed_linear(x, weight) if fixed else _padded_linear(x, weight)
+
+
+def _grouped_linear(x: Tensor, weight: GroupedMatrix) -> Tensor:
+    if weight.zeros is not None:
+        return _padded_linear(x.float(), dequantize(weight)).to(x.dtype)
+    values, scales = quantize_rows(x)
+    return (_padded_linear(values.float(), dequantize(weight)) * scales[:, None]).to(x.dtype)
 
 
 def _padded_linear(x: Tensor, weight: Tensor) -> Tensor:
@@ -84,17 +92,20 @@ def quantize_groups(weight: Tensor, group: int) -> GroupedMatrix:
 
 
 def pack_int4(numbers: Tensor) -> Tensor:
-    """numbers [out, in] of 4 bits -> words [out, words] int32. Bits 4n to 4n + 3 of word j of a block of `INT4_BLOCK`
-    columns are its column n * INT4_BLOCK / 8 + j; the last block is filled with zeros."""
+    """numbers [out, in] of 4 bits -> words [out, words] int32. Columns are cut into blocks of `INT4_BLOCK`, and these
+    into four planes; bits 4n to 4n + 3 and 16 + 4n to 19 + 4n of word j of a block are columns 2j and 2j + 1 of its
+    plane n. The last block is filled with zeros."""
     rows, columns = numbers.shape
-    planes = F.pad(numbers.to(torch.int32), (0, -columns % INT4_BLOCK)).view(rows, -1, 8, INT4_BLOCK // 8)
-    words = planes[:, :, 0].clone()
-    for plane in range(1, 8):
-        words |= planes[:, :, plane] << 4 * plane
+    padded = F.pad(numbers.to(torch.int32), (0, -columns % INT4_BLOCK))
+    planes = padded.view(rows, -1, 4, INT4_BLOCK // 8, 2)
+    words = torch.zeros_like(planes[:, :, 0, :, 0])
+    for plane in range(4):
+        words |= planes[:, :, plane, :, 0] << 4 * plane | planes[:, :, plane, :, 1] << 16 + 4 * plane
     return words.flatten(1).contiguous()
 
 
 def unpack_int4(words: Tensor, columns: int) -> Tensor:
     """The inverse of `pack_int4`, as uint8."""
     blocks = words.view(len(words), -1, INT4_BLOCK // 8)
-    return torch.stack([(blocks >> 4 * plane & 15).to(torch.uint8) for plane in range(8)], 2).flatten(1)[:, :columns]
+    pairs = [torch.stack((blocks >> 4 * plane & 15, blocks >> 16 + 4 * plane & 15), -1) for plane in range(4)]
+    return torch.stack(pairs, 2).to(torch.uint8).flatten(1)[:, :columns]

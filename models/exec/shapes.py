@@ -26,7 +26,7 @@ RARE = 1024  # positions up to which steps with rarer inputs have graphs, too
 ROOM = 2048  # entries of biases
 GUIDED = (8, 64)  # restricted rows
 COMMON = 2  # variants of large tails, too
-CANVAS_TILES = AttentionConfig(block_m=16, block_n=32, warps=4, stages=2)
+CANVAS_TILES = AttentionConfig(block_m=64, block_n=64, warps=4, stages=1)  # swept on an H200
 
 
 PaddingKey = tuple[int, int, int, OptionalInputs]  # positions, projected positions, rows, inputs
@@ -206,7 +206,7 @@ class ShapeSet:
     def _tiling(self, tokens: int) -> Tiling:
         config = self.config
         of_heads = config.heads, config.kv_heads, config.head_dim, self.numerics.dtype.itemsize
-        if self._denoised:  # its layers differ: tiles have so many queries that those with the most heads can take them
+        if self._denoised:  # its layers differ: see `Gemma._plan`
             return Tiling(CANVAS_TILES, tile_queries(CANVAS_TILES, config.heads, config.kv_heads))
         if self.numerics.fixed:
             chosen = fixed_config(*of_heads)

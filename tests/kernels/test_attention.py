@@ -186,6 +186,17 @@ def test_attention_within_a_window(size: int, splits: int, canvases: bool) -> No
     assert not torch.allclose(want, reference.paged_attention(*given, *more)[:real])  # its scale, at least
 
 
+@pytest.mark.parametrize("parts", [2, 4])
+def test_programs_share_the_query_heads_of_a_key_head(parts: int) -> None:
+    case = attention_case(ROWS, 8, 2, 16, 16, device=DEVICE, padding=2)
+    assert_attention(case, tiles.AttentionConfig(16, 16, 4, 2, 2, parts))
+    uneven = tiles.AttentionConfig(16, 16, 4, 2, parts=3)
+    with pytest.raises(ValueError, match="3 tiles of 16 cannot hold 4 heads"):
+        device.paged_attention(
+            *(case[name] for name in GIVEN), plan=tiles.AttentionPlan(uneven, torch.zeros((1, 2)).int())
+        )
+
+
 def test_a_window_is_that_of_causal_rows_alone() -> None:
     case = attention_case([(3, 20)], 2, 2, 16, 16, device=DEVICE)
     given = [case[name] for name in GIVEN]

@@ -51,6 +51,13 @@ def test_experts_of_a_weaker_group_are_not_chosen_however_good() -> None:
     assert chosen.tolist() == [[2]]
 
 
+@pytest.fixture(autouse=True)
+def quantized_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter loses the carry of an FP8 number that is rounded up to a power of two."""
+    if DEVICE == "cpu":
+        monkeypatch.setattr(device, "quantize_rows", quantize_rows)
+
+
 class Case:
     """Inputs of `experts_mlp`: in every batch, the second expert is chosen by nobody."""
 
