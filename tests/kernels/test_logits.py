@@ -77,7 +77,7 @@ def test_capped_logits_are_those_of_torch_and_stay_below_the_cap(dtype: torch.dt
     logits = some_logits(DEVICE, 3, 1100, dtype, spread=40.0)
     logits[0, :2] = torch.tensor([1e-4, -0.1])
     got = device.soft_cap(logits[:, :1093], 30.0)
-    torch.testing.assert_close(got, reference.soft_cap(logits[:, :1093], 30.0), rtol=1e-6, atol=0)
+    torch.testing.assert_close(got, reference.soft_cap(logits[:, :1093], 30.0), rtol=2e-6, atol=0)
     torch.testing.assert_close(got, 30 * torch.tanh(logits[:, :1093].float() / 30))
     assert (got.abs() <= 30).all()
 
