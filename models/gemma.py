@@ -14,10 +14,12 @@ from torch import Tensor
 
 from ..kernels.attention import paged_attention
 from ..kernels.attention.tiles import AttentionPlan, AttentionWindow
-from ..kernels.elementwise import embed, geglu, rms_norm
+from ..kernels.common.types import FeedForwardNorms
+from ..kernels.elementwise import add_attention, add_feed_forward, embed, geglu, rms_norm
 from ..kernels.experts import experts_mlp, route
 from ..kernels.fused import linear_rope_write_kv
 from ..kernels.linear import linear
+from ..kernels.logits import soft_cap, temper
 from .checkpoint.canvas import CanvasNetwork, Heads
 from .checkpoint.config import ModelConfig
 from .exec.group import Group
@@ -56,10 +58,11 @@ class Gemma(Transformer):
         residual = self._embedded(canvases, batch, positions)
         angles = {heads: (cos[positions], sin[positions]) for heads, (cos, sin) in self._angles.items()}
         places, table = pages.places(batch), pages.table[batch.row_slots]
-        kinds = None if batch.denoised is None else batch.denoised.kinds.clamp_max(1)
-        for index, block in enumerate(self.weights.blocks):
+        kinds = None if batch.denoised is None else batch.denoised.kinds
+        blocks = self.weights.blocks
+        x = rms_norm(residual, blocks[0].attn_norm, config.norm_eps)
+        for index, block in enumerate(blocks):
             heads, keys, values = config.heads_of(index), pages.keys[index], pages.values[index]
-            x = rms_norm(residual, block.attn_norm, config.norm_eps)
             queries = linear_rope_write_kv(
                 x, block.qkv, *angles[heads], keys, values, places, block.qk_norm, self.numerics.fixed
             )
@@ -69,11 +72,11 @@ class Gemma(Transformer):
                 queries, keys, values, table, batch.row_starts, batch.visible, 1, positions, None,
                 self._plan(batch.attention, heads), window=self._window(batch, heads), scale=1.0,
             )  # fmt: skip
-            residual = self._rest_of_layer(x, residual, block, kinds)
+            x, residual = self._rest_of_layer(x, residual, block, kinds, blocks[index + 1].attn_norm)
         raise ValueError("a network has a block at least")
 
     def conclude(self, unfinished: Unfinished, batch: Batch, pages: KvPages) -> Tensor:
-        config, block, heads = self.config, self.weights.blocks[-1], self.config.heads_of(self.config.layers - 1)
+        block, heads = self.weights.blocks[-1], self.config.heads_of(self.config.layers - 1)
         queries, residual = unfinished.queries[batch.projected], unfinished.residual[batch.projected]
         if not len(queries):  # the plan needs keys and values alone
             return residual
@@ -83,11 +86,10 @@ class Gemma(Transformer):
             queries, pages.keys[-1], pages.values[-1], table, batch.projected_starts, batch.visible, 1, batch.targets,
             None, self._plan(batch.projected_attention, heads), window=self._window(batch, heads), scale=1.0,
         )  # fmt: skip
-        return rms_norm(self._rest_of_layer(x, residual, block, kinds), self.weights.norm, config.norm_eps)
+        return self._rest_of_layer(x, residual, block, kinds, self.weights.norm)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        found, cap = super().logits(hidden).float(), self._canvas.softcap
-        return found.div_(cap).tanh_().mul_(cap)
+        return soft_cap(super().logits(hidden), self._canvas.softcap)
 
     def condition(self, logits: Tensor, batch: Batch) -> Tensor:
         """Divide the logits [N, V] of canvases by their temperatures, in place, and keep the embeddings that they
@@ -95,18 +97,18 @@ class Gemma(Transformer):
         if batch.denoised is None:
             raise ValueError("no row of the batch is a canvas")
         temperatures = batch.denoised.temperatures
-        logits.div_(torch.where(temperatures > 0, temperatures, 1.0)[:, None])
         slots = torch.where(temperatures > 0, batch.target_slots, len(self._soft) - 1)
         places = batch.targets.clamp_min(0) % self._canvas.canvas_length
-        embedding = self.weights.embedding
+        embedding, likeliest = self.weights.embedding, list[Tensor]()
         for start in range(0, len(logits), SOFT_ROWS):
             part = slice(start, start + SOFT_ROWS)
             # The logits condition in the embeddings' type, as they do in training.
-            shares = logits[part].to(embedding.dtype).softmax(-1, dtype=torch.float32).to(embedding.dtype)
+            shares, tokens = temper(logits[part], temperatures[part], embedding.dtype)
             transposed = self._transposed
             expected = shares @ embedding if transposed is None else linear(shares, transposed, self.numerics.fixed)
             self._soft[slots[part], places[part]] = expected * self._embedding_scale
-        return logits.argmax(-1)
+            likeliest.append(tokens)
+        return likeliest[0] if len(likeliest) == 1 else torch.cat(likeliest)
 
     def _embedded(self, canvases: Tensor, batch: Batch, positions: Tensor) -> Tensor:
         """Embeddings [T, dim] of all tokens; those of canvases are conditioned and normed."""
@@ -120,22 +122,23 @@ class Gemma(Transformer):
         conditioned = rms_norm(plain + signal, self._ones, config.norm_eps)
         return torch.where((denoised.kinds > 0)[:, None], conditioned, plain)
 
-    def _rest_of_layer(self, x: Tensor, residual: Tensor, block: Block, kinds: Tensor | None) -> Tensor:
-        """The layer's output [T, dim] from that of its heads [T, H * D]. `kinds` [T] int32: 1 for tokens of canvases;
-        None: there are none."""
+    def _rest_of_layer(
+        self, x: Tensor, residual: Tensor, block: Block, kinds: Tensor | None, next_norm: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The layer's output [T, dim] from that of its heads [T, H * D]: normed for what follows, and as it is.
+        `kinds` [T] int32: above 0 for tokens of canvases; None: there are none."""
         more, routed, eps, fixed = _sandwich(block), block.routed, self.config.norm_eps, self.numerics.fixed
         if routed is None or block.mlp is None:
             raise ValueError("a layer lacks its MLP or its experts")
-        hidden = residual + rms_norm(linear(x, block.attn_out, fixed), more.post_attention_norm, eps)
-        dense = self._mlp(rms_norm(hidden, block.ff_norm, eps), block.mlp)
-        scaled = rms_norm(hidden, more.router_scale, eps).float() * self.config.dim**-0.5
-        chosen, weights = route(linear(scaled, routed.router, fixed), None, routed.routing)
-        weights = weights * more.expert_scale[chosen.long()]
-        x = rms_norm(hidden, more.experts_norm, eps)
-        found = experts_mlp(x, routed.gate_up, routed.out, chosen, weights, fixed, gelu=True)
-        both = rms_norm(dense, more.post_mlp_norm, eps) + rms_norm(found, more.post_experts_norm, eps)
-        out = hidden + rms_norm(both, more.post_ff_norm, eps)
-        return out * (more.scalars[0] if kinds is None else more.scalars[kinds.long()][:, None])
+        dense, found, scaled, residual = add_attention(
+            linear(x, block.attn_out, fixed), residual, more.post_attention_norm, block.ff_norm, more.experts_norm,
+            more.router_scale, eps,
+        )  # fmt: skip
+        chosen, weights = route(linear(scaled, routed.router, fixed), None, routed.routing, more.expert_scale)
+        dense = self._mlp(dense, block.mlp)
+        found = experts_mlp(found, routed.gate_up, routed.out, chosen, weights, fixed, gelu=True)
+        post_norms = FeedForwardNorms(more.post_mlp_norm, more.post_experts_norm, more.post_ff_norm)
+        return add_feed_forward(dense, found, residual, post_norms, more.scalars, kinds, next_norm, eps)
 
     def _mlp(self, x: Tensor, mlp: Mlp) -> Tensor:
         fixed = self.numerics.fixed

@@ -7,9 +7,24 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...kernels import elementwise
-from ...kernels.common.types import Fp8Heads
+from ...kernels.common.types import FeedForwardNorms, Fp8Heads
 from ...kernels.elementwise import reference
-from .cases import DREAM, ITEM, LLADA, PAGE_SIZE, SMALL, TOKENS, Case, Inputs, Shape, Workload, compiled, drawn, eager
+from .cases import (
+    DIFFUSION_GEMMA,
+    DREAM,
+    ITEM,
+    LLADA,
+    PAGE_SIZE,
+    SMALL,
+    TOKENS,
+    Case,
+    Inputs,
+    Shape,
+    Workload,
+    compiled,
+    drawn,
+    eager,
+)
 
 EPS = 1e-5
 
@@ -17,7 +32,11 @@ EPS = 1e-5
 def cases(quick: bool) -> list[Case]:
     sizes = [(SMALL, 64)] if quick else [*((LLADA, tokens) for tokens in TOKENS), (DREAM, TOKENS[-1])]
     made = embed, rms_norm, add_rms_norm, rope_write_kv, swiglu, fp8_rope_write_kv
-    return [make(*size) for make in made for size in sizes]
+    sandwiched = [(SMALL, 64)] if quick else [(DIFFUSION_GEMMA, tokens) for tokens in TOKENS]
+    return [
+        *(make(*size) for make in made for size in sizes),
+        *(make(*size) for make in (add_attention, add_feed_forward) for size in sandwiched),
+    ]
 
 
 def embed(shape: Shape, tokens: int) -> Case:
@@ -64,6 +83,51 @@ def add_rms_norm(shape: Shape, tokens: int) -> Case:
     return Case(
         "add_rms_norm", f"{shape.name}, {tokens} tokens", Workload((4 * tokens + 1) * shape.dim * ITEM), inputs,
         elementwise.add_rms_norm, reference.add_rms_norm, [eager("+, F.rms_norm", add_norm), compiled(add_norm)],
+    )  # fmt: skip
+
+
+def add_attention(shape: Shape, tokens: int) -> Case:
+    def inputs(device: torch.device, sets: int) -> Inputs:
+        norms, size = drawn((4, shape.dim), device).unbind(0), (tokens, shape.dim)
+        return [(drawn(size, device), drawn(size, device), *norms, EPS) for _ in range(sets)]
+
+    def one_by_one(
+        x: Tensor, residual: Tensor, post: Tensor, mlp: Tensor, experts: Tensor, router: Tensor, eps: float
+    ) -> tuple[Tensor, ...]:
+        total = residual + _library_norm(x, post, eps)
+        dense, found, routed = (_library_norm(total, weight, eps) for weight in (mlp, experts, router))
+        return dense, found, routed.float() * shape.dim**-0.5, total
+
+    work = Workload((5 * tokens + 4) * shape.dim * ITEM + 4 * tokens * shape.dim)
+    return Case(
+        "add_attention", f"{shape.name}, {tokens} tokens", work, inputs, elementwise.add_attention,
+        reference.add_attention, [eager("+, F.rms_norm", one_by_one), compiled(one_by_one)],
+    )  # fmt: skip
+
+
+def add_feed_forward(shape: Shape, tokens: int) -> Case:
+    """Every other token is a canvas's."""
+
+    def inputs(device: torch.device, sets: int) -> Inputs:
+        norms, size = drawn((4, shape.dim), device).unbind(0), (tokens, shape.dim)
+        factors, kinds = drawn((2,), device), torch.arange(tokens, dtype=torch.int32, device=device) % 2
+        post_norms = FeedForwardNorms(*norms[:3])
+        return [
+            (*(drawn(size, device) for _ in range(3)), post_norms, factors, kinds, norms[3], EPS) for _ in range(sets)
+        ]
+
+    def one_by_one(
+        dense: Tensor, found: Tensor, residual: Tensor, post_norms: FeedForwardNorms, factors: Tensor, kinds: Tensor,
+        next_norm: Tensor, eps: float,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        both = _library_norm(dense, post_norms.mlp, eps) + _library_norm(found, post_norms.experts, eps)
+        total = (residual + _library_norm(both, post_norms.both, eps)) * factors[kinds][:, None]
+        return _library_norm(total, next_norm, eps), total
+
+    work = Workload((5 * tokens + 4) * shape.dim * ITEM + 2 * ITEM + 4 * tokens)
+    return Case(
+        "add_feed_forward", f"{shape.name}, {tokens} tokens", work, inputs, elementwise.add_feed_forward,
+        reference.add_feed_forward, [eager("+, F.rms_norm, *", one_by_one), compiled(one_by_one)],
     )  # fmt: skip
 
 

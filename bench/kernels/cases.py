@@ -34,6 +34,8 @@ class Shape(NamedTuple):
 
 LLADA = Shape("llada-8b", 4096, 32, 32, 128, 12288, 126464)
 DREAM = Shape("dream-7b", 3584, 28, 4, 128, 18944, 152064)
+# Heads of the layers with a window.
+DIFFUSION_GEMMA = Shape("diffusiongemma-26b", 2816, 16, 8, 256, 2112, 262144)
 SMALL = Shape("small", 256, 4, 2, 64, 768, 1408)
 
 

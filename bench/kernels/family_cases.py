@@ -17,7 +17,7 @@ EPS = 1e-6
 
 
 class Mixture(NamedTuple):
-    """The sizes of a layer with experts."""
+    """The sizes of a layer with experts, whose choice may have a bias, and their weights a scale of each expert."""
 
     name: str
     dim: int
@@ -25,6 +25,7 @@ class Mixture(NamedTuple):
     ff_dim: int
     routing: Routing
     biased: bool
+    scaled: bool = False
 
 
 class Heads(NamedTuple):
@@ -41,14 +42,17 @@ LLADA2 = Mixture(
     "llada2-mini", 2048, 256, 512, Routing(8, sigmoid=True, normed=True, scale=2.5, groups=8, live_groups=4), True
 )
 LLADA_MOE = Mixture("llada-moe-7b", 2048, 64, 1024, Routing(8), False)
-FEW = Mixture("small", 64, 8, 32, Routing(2, normed=True), False)
+DIFFUSION_GEMMA = Mixture("diffusiongemma-26b", 2816, 128, 704, Routing(8, normed=True), False, True)
+FEW = Mixture("small", 64, 8, 32, Routing(2, normed=True), False, True)
 SDAR_HEADS = Heads("sdar-8b", 32, 8, 128, 128)
 LLADA2_HEADS = Heads("llada2-mini", 16, 4, 128, 64)
 FEW_HEADS = Heads("small", 4, 2, 64, 32)
 
 
 def cases(quick: bool) -> list[Case]:
-    mixtures = [(FEW, 64)] if quick else [(shape, tokens) for shape in (LLADA2, LLADA_MOE) for tokens in TOKENS]
+    mixtures = [(FEW, 64)]
+    if not quick:
+        mixtures = [(shape, tokens) for shape in (LLADA2, LLADA_MOE, DIFFUSION_GEMMA) for tokens in TOKENS]
     heads = [(FEW_HEADS, 64)] if quick else [*((SDAR_HEADS, tokens) for tokens in TOKENS), (LLADA2_HEADS, TOKENS[-1])]
     return [
         *(make(*size) for make in (route, experts_mlp) for size in mixtures),
@@ -61,7 +65,8 @@ def route(shape: Mixture, tokens: int) -> Case:
     def inputs(device: torch.device, sets: int) -> Inputs:
         size = tokens, shape.experts
         bias = torch.randn(shape.experts, device=device) / 8 if shape.biased else None
-        return [(torch.randn(size, device=device), bias, shape.routing) for _ in range(sets)]
+        scales = torch.rand(shape.experts, device=device) if shape.scaled else None
+        return [(torch.randn(size, device=device), bias, shape.routing, scales) for _ in range(sets)]
 
     work = Workload(tokens * (shape.experts * 4 + shape.routing.chosen * 8))
     return Case("route", f"{shape.name}, {tokens} tokens", work, inputs, experts.route, experts.reference.route, [])

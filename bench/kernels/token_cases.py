@@ -1,4 +1,4 @@
-"""Operations after the logits, measured: the proposed tokens, their confidence, and commits."""
+"""Operations after the logits, measured: caps, temperatures, the proposed tokens, their confidence, and commits."""
 
 from __future__ import annotations
 
@@ -8,13 +8,29 @@ import torch
 from torch import Tensor
 
 from ...kernels import commit as commits
+from ...kernels import logits as changes
 from ...kernels import predict as predictions
 from ...kernels.common.types import Draws, Prediction, SpanRules
-from .cases import ITEM, LLADA, SMALL, TOKENS, Case, Inputs, Shape, Workload, compiled, drawn, eager
+from .cases import (
+    DIFFUSION_GEMMA,
+    DTYPE,
+    ITEM,
+    LLADA,
+    SMALL,
+    TOKENS,
+    Case,
+    Inputs,
+    Shape,
+    Workload,
+    compiled,
+    drawn,
+    eager,
+)
 
 SPAN = 32  # positions of a lane: a block
 LONG_SPAN = 1024
 TEMPERATURE, TOP_P = 0.8, 0.9
+CAP = 30.0
 # A row's best logit against noise of this size: over 126,464 tokens it has a probability of about a half.
 NOISE, PEAK = 3.0, 16.25
 
@@ -22,12 +38,46 @@ NOISE, PEAK = 3.0, 16.25
 def cases(quick: bool) -> list[Case]:
     shape, counts = (SMALL, (64,)) if quick else (LLADA, TOKENS)
     spans = [(SPAN, 2)] if quick else [*((SPAN, tokens // SPAN) for tokens in TOKENS), (LONG_SPAN, 1)]
+    canvas = (SMALL, 16) if quick else (DIFFUSION_GEMMA, 256)
     return [
+        soft_cap(*canvas),
+        temper(*canvas),
         *(predict(shape, count) for count in counts),
         *(predict(shape, count, TEMPERATURE) for count in counts),
         *(predict(shape, count, TEMPERATURE, TOP_P) for count in counts),
         *(make(*span) for make in (transfer, commit) for span in spans),
     ]
+
+
+def soft_cap(shape: Shape, count: int) -> Case:
+    def inputs(device: torch.device, sets: int) -> Inputs:
+        return [(_logits(shape, count, device), CAP) for _ in range(sets)]
+
+    def capped(logits: Tensor, cap: float) -> Tensor:
+        return cap * torch.tanh(logits.float() / cap)
+
+    return Case(
+        "soft_cap", f"{count} x {shape.vocabulary}", Workload(count * shape.vocabulary * (ITEM + 4)), inputs,
+        changes.soft_cap, changes.reference.soft_cap, [eager("tanh", capped), compiled(capped)],
+    )  # fmt: skip
+
+
+def temper(shape: Shape, count: int) -> Case:
+    """The bound reads and writes the logits once, and writes the shares. At temperature 1 a call leaves the logits as
+    they are, so that all calls have the same."""
+
+    def inputs(device: torch.device, sets: int) -> Inputs:
+        ones = torch.ones(count, device=device)
+        return [(_logits(shape, count, device).float(), ones, DTYPE) for _ in range(sets)]
+
+    def shared(logits: Tensor, temperatures: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        quotients = logits / temperatures[:, None]
+        return quotients.to(dtype).softmax(-1, dtype=torch.float32).to(dtype), quotients.argmax(-1)
+
+    return Case(
+        "temper", f"{count} x {shape.vocabulary}", Workload(count * (shape.vocabulary * (2 * 4 + ITEM) + 4 + 8)),
+        inputs, changes.temper, changes.reference.temper, [eager("softmax, argmax", shared), compiled(shared)],
+    )  # fmt: skip
 
 
 def predict(shape: Shape, count: int, temperature: float = 0.0, top_p: float = 1.0) -> Case:

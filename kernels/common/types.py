@@ -100,6 +100,14 @@ class GroupedMatrix:
 Matrix = Tensor | Fp8Matrix | GroupedMatrix
 
 
+class FeedForwardNorms(NamedTuple):
+    """Norms [dim] after a layer's MLP, after its experts, and after the sum of both."""
+
+    mlp: Tensor
+    experts: Tensor
+    both: Tensor
+
+
 @dataclass(frozen=True, slots=True)
 class Fp8Heads:
     """Keys or values in pages, in FP8: `numbers` [pages, page_size, G, D] float8_e4m3fn times `scales` [pages, G,

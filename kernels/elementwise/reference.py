@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..common.types import PLAIN, Fp8Heads, PagedHeads, QkNorm
+from ..common.types import PLAIN, FeedForwardNorms, Fp8Heads, PagedHeads, QkNorm
 from ..linear.reference import quantize_rows
 
 
@@ -28,6 +28,48 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     """(`rms_norm` of the sum, the sum) of `residual + x` [T, dim]."""
     total = residual + x
     return rms_norm(total, weight, eps), total
+
+
+def add_attention(
+    x: Tensor,
+    residual: Tensor,
+    post_norm: Tensor,
+    mlp_norm: Tensor,
+    experts_norm: Tensor,
+    router_norm: Tensor,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Add the normed output x [T, dim] of attention to residual [T, dim], and norm the sum for what reads it: the
+    inputs of the MLP and of the experts, both [T, dim] in x's type, that of the router [T, dim] float32, over the root
+    of dim, and the sum [T, dim].
+
+    All norms are [dim]. Source: transformers 5.24, models/diffusion_gemma.
+    """
+    total = residual + rms_norm(x, post_norm, eps)
+    routed = rms_norm(total, router_norm, eps).float() * total.shape[-1] ** -0.5
+    return rms_norm(total, mlp_norm, eps), rms_norm(total, experts_norm, eps), routed, total
+
+
+def add_feed_forward(
+    dense: Tensor,
+    found: Tensor,
+    residual: Tensor,
+    post_norms: FeedForwardNorms,
+    factors: Tensor,
+    kinds: Tensor | None,
+    next_norm: Tensor,
+    eps: float,
+) -> tuple[Tensor, Tensor]:
+    """Add the normed outputs of an MLP, `dense`, and of experts, `found`, to residual, all [T, dim], after a norm of
+    both together, and multiply: (`rms_norm` of the result by next_norm [dim], the result), both [T, dim].
+
+    factors [2]: of tokens whose kind is 0, and of those whose kind is above; kinds [T] int32, None: all are 0. Source:
+    transformers 5.24, models/diffusion_gemma.
+    """
+    both = rms_norm(dense, post_norms.mlp, eps) + rms_norm(found, post_norms.experts, eps)
+    total = residual + rms_norm(both, post_norms.both, eps)
+    total = total * (factors[0] if kinds is None else factors[(kinds > 0).long()][:, None])
+    return rms_norm(total, next_norm, eps), total
 
 
 def swiglu(gate_up: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..common.checks import FLOATS, expect, expect_each
 from ..common.triton_launch import await_previous, chained
-from ..common.types import PLAIN, PagedHeads, QkNorm, paged_parts
+from ..common.types import PLAIN, FeedForwardNorms, PagedHeads, QkNorm, paged_parts
 from ..linear.reference import FP8_MAX, LEAST_SCALE
 
 COLUMNS = 1024  # numbers of one program of an operation without a row-wide sum
@@ -43,12 +43,16 @@ def add_rms_norm_of(parts: Tensor, residual: Tensor, weight: Tensor, eps: float)
 def _norm(parts: Tensor, residual: Tensor, total: Tensor, weight: Tensor, out: Tensor, eps: float, add: bool) -> None:
     count, tokens, dim = parts.shape
     if tokens:
-        block = triton.next_power_of_2(dim)
-        warps = min(8, max(1, block // 512))
         _norm_row[(tokens,)](
-            parts, residual, total, weight, out, eps, parts.stride(0), DIM=dim, BLOCK=block, SUMMED=count, ADD=add,
-            num_warps=warps, **chained(out),
+            parts, residual, total, weight, out, eps, parts.stride(0), DIM=dim, SUMMED=count, ADD=add, **_row_of(dim),
+            **chained(out),
         )  # fmt: skip
+
+
+def _row_of(dim: int) -> dict[str, int]:
+    """The size of a program that has a whole row in its registers."""
+    block = triton.next_power_of_2(dim)
+    return {"BLOCK": block, "num_warps": min(8, max(1, block // 512))}
 
 
 @triton.jit
@@ -64,14 +68,27 @@ def _norm_row(
     x = sum_of(parts_ptr + start + column, part_stride, inside, kind, SUMMED)
     if ADD:
         residual = tl.load(residual_ptr + start + column, mask=inside, other=0.0)
-        x = (residual.to(tl.float32) + x.to(tl.float32)).to(kind)
+        x = _sum(residual, x)
         tl.store(total_ptr + start + column, x, mask=inside)
+    weight = tl.load(weight_ptr + column, mask=inside, other=0.0)
+    tl.store(out_ptr + start + column, _weighted(_scaled(x, eps, DIM), weight), mask=inside)
+
+
+@triton.jit
+def _scaled(x, eps, DIM: tl.constexpr):
+    """A row over its root mean square, which is rounded before a weight multiplies, as torch does it."""
     wide = x.to(tl.float32)
-    scale = 1.0 / tl.sqrt(tl.sum(wide * wide, axis=0) / DIM + eps)
-    weight = tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
-    # Rounded before the weight as well, as torch does it.
-    normed = (wide * scale).to(kind).to(tl.float32) * weight
-    tl.store(out_ptr + start + column, normed.to(kind), mask=inside)
+    return (wide * (1.0 / tl.sqrt(tl.sum(wide * wide, axis=0) / DIM + eps))).to(x.dtype)
+
+
+@triton.jit
+def _weighted(x, weight):
+    return (x.to(tl.float32) * weight.to(tl.float32)).to(x.dtype)
+
+
+@triton.jit
+def _sum(x, y):
+    return (x.to(tl.float32) + y.to(tl.float32)).to(x.dtype)
 
 
 @triton.jit
@@ -82,6 +99,111 @@ def sum_of(pointers, part_stride, inside, kind: tl.constexpr, SUMMED: tl.constex
         for part in tl.static_range(1, SUMMED):
             total += tl.load(pointers + part * part_stride, mask=inside, other=0.0)
     return total.to(kind)
+
+
+def add_attention(
+    x: Tensor,
+    residual: Tensor,
+    post_norm: Tensor,
+    mlp_norm: Tensor,
+    experts_norm: Tensor,
+    router_norm: Tensor,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    expect("x", x, ("T", "dim"), FLOATS)
+    tokens, dim = x.shape
+    expect("residual", residual, (tokens, dim), (x.dtype,))
+    norms = {"post_norm": post_norm, "mlp_norm": mlp_norm, "experts_norm": experts_norm, "router_norm": router_norm}
+    expect_each((dim,), x.dtype, **norms)
+    dense, found, total = (torch.empty_like(x) for _ in range(3))
+    routed = torch.empty_like(x, dtype=torch.float32)
+    if tokens:
+        _add_attention_row[(tokens,)](
+            x, residual, *norms.values(), dense, found, routed, total, eps, dim**-0.5, DIM=dim, **_row_of(dim),
+            **chained(x),
+        )  # fmt: skip
+    return dense, found, routed, total
+
+
+@triton.jit
+def _add_attention_row(
+    x_ptr, residual_ptr, post_norm_ptr, mlp_norm_ptr, experts_norm_ptr, router_norm_ptr, dense_ptr, found_ptr,
+    routed_ptr, total_ptr, eps, factor, DIM: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    await_previous(CHAINED)
+    column = tl.arange(0, BLOCK)
+    inside = column < DIM
+    spot = tl.program_id(0).to(tl.int64) * DIM + column
+    # All that is read comes before the first sum, which every thread waits for.
+    x = tl.load(x_ptr + spot, mask=inside, other=0.0)
+    residual = tl.load(residual_ptr + spot, mask=inside, other=0.0)
+    post_norm = tl.load(post_norm_ptr + column, mask=inside, other=0.0)
+    mlp_norm = tl.load(mlp_norm_ptr + column, mask=inside, other=0.0)
+    experts_norm = tl.load(experts_norm_ptr + column, mask=inside, other=0.0)
+    router_norm = tl.load(router_norm_ptr + column, mask=inside, other=0.0)
+    total = _sum(residual, _weighted(_scaled(x, eps, DIM), post_norm))
+    tl.store(total_ptr + spot, total, mask=inside)
+    scaled = _scaled(total, eps, DIM)
+    tl.store(dense_ptr + spot, _weighted(scaled, mlp_norm), mask=inside)
+    tl.store(found_ptr + spot, _weighted(scaled, experts_norm), mask=inside)
+    tl.store(routed_ptr + spot, _weighted(scaled, router_norm).to(tl.float32) * factor, mask=inside)
+
+
+def add_feed_forward(
+    dense: Tensor,
+    found: Tensor,
+    residual: Tensor,
+    post_norms: FeedForwardNorms,
+    factors: Tensor,
+    kinds: Tensor | None,
+    next_norm: Tensor,
+    eps: float,
+) -> tuple[Tensor, Tensor]:
+    expect("dense", dense, ("T", "dim"), FLOATS)
+    tokens, dim = dense.shape
+    expect_each((tokens, dim), dense.dtype, found=found, residual=residual)
+    expect_each((dim,), dense.dtype, **post_norms._asdict(), next_norm=next_norm)
+    expect("factors", factors, (2,), (dense.dtype,))
+    if kinds is not None:
+        expect("kinds", kinds, (tokens,), (torch.int32,))
+    normed, total = torch.empty_like(dense), torch.empty_like(dense)
+    if tokens:
+        _add_feed_forward_row[(tokens,)](
+            dense, found, residual, *post_norms, factors, kinds, next_norm, normed, total, eps, DIM=dim,
+            KINDS=kinds is not None, **_row_of(dim), **chained(dense),
+        )  # fmt: skip
+    return normed, total
+
+
+@triton.jit
+def _add_feed_forward_row(
+    dense_ptr, found_ptr, residual_ptr, mlp_norm_ptr, experts_norm_ptr, both_norm_ptr, factors_ptr, kinds_ptr,
+    next_norm_ptr, normed_ptr, total_ptr, eps, DIM: tl.constexpr, KINDS: tl.constexpr, BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
+):  # fmt: skip
+    await_previous(CHAINED)
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < DIM
+    spot = token * DIM + column
+    # All that is read comes before the first sum, which every thread waits for.
+    dense = tl.load(dense_ptr + spot, mask=inside, other=0.0)
+    found = tl.load(found_ptr + spot, mask=inside, other=0.0)
+    residual = tl.load(residual_ptr + spot, mask=inside, other=0.0)
+    mlp_norm = tl.load(mlp_norm_ptr + column, mask=inside, other=0.0)
+    experts_norm = tl.load(experts_norm_ptr + column, mask=inside, other=0.0)
+    both_norm = tl.load(both_norm_ptr + column, mask=inside, other=0.0)
+    next_norm = tl.load(next_norm_ptr + column, mask=inside, other=0.0)
+    kind = 0
+    if KINDS:
+        kind = (tl.load(kinds_ptr + token) > 0).to(tl.int32)
+    factor = tl.load(factors_ptr + kind)
+    dense = _weighted(_scaled(dense, eps, DIM), mlp_norm)
+    found = _weighted(_scaled(found, eps, DIM), experts_norm)
+    both = _weighted(_scaled(_sum(dense, found), eps, DIM), both_norm)
+    total = _weighted(_sum(residual, both), factor)
+    tl.store(total_ptr + spot, total, mask=inside)
+    tl.store(normed_ptr + spot, _weighted(_scaled(total, eps, DIM), next_norm), mask=inside)
 
 
 def swiglu(gate_up: Tensor) -> Tensor:

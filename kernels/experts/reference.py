@@ -12,11 +12,12 @@ from ..linear.reference import linear
 LEAST_SUM = 1e-20  # added to the sum that weights are divided by
 
 
-def route(logits: Tensor, bias: Tensor | None, routing: Routing) -> tuple[Tensor, Tensor]:
+def route(logits: Tensor, bias: Tensor | None, routing: Routing, scales: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Numbers of the chosen experts [T, K] int32, best first, and their weights [T, K] float32.
 
     logits [T, E] float32; bias [E] float32 is added to scores where experts are chosen, not in their weights
-    (Wang et al., arXiv 2408.15664; groups as in DeepSeek-V3, arXiv 2412.19437).
+    (Wang et al., arXiv 2408.15664; groups as in DeepSeek-V3, arXiv 2412.19437). scales [E] float32 multiply the
+    weights of their experts at last (transformers 5.24, models/diffusion_gemma).
     """
     # torch's float32 sigmoid has other last bits where a vector ends: a token's would follow the number of tokens.
     scores = logits.double().sigmoid().float() if routing.sigmoid else logits.softmax(-1)
@@ -30,7 +31,8 @@ def route(logits: Tensor, bias: Tensor | None, routing: Routing) -> tuple[Tensor
     weights = scores.gather(1, chosen)
     if routing.normed:
         weights = weights / (weights.sum(-1, keepdim=True) + LEAST_SUM)
-    return chosen.int(), weights * routing.scale
+    weights = weights * routing.scale
+    return chosen.int(), weights if scales is None else weights * scales[chosen]
 
 
 def _best(scores: Tensor, count: int) -> Tensor:

@@ -42,11 +42,13 @@ _FIXED = Tile(64, 64, 64, 4, 4)
 _WIDE = Tile(32, 32, 32, 4, 2)  # float32
 
 
-def route(logits: Tensor, bias: Tensor | None, routing: Routing) -> tuple[Tensor, Tensor]:
+def route(logits: Tensor, bias: Tensor | None, routing: Routing, scales: Tensor | None = None) -> tuple[Tensor, Tensor]:
     expect("logits", logits, ("T", "E"), (torch.float32,))
     tokens, count = logits.shape
     if bias is not None:
         expect("bias", bias, (count,), (torch.float32,))
+    if scales is not None:
+        expect("scales", scales, (count,), (torch.float32,))
     if count % routing.groups or routing.chosen > count // routing.groups * routing.live_groups:
         raise ValueError(f"{routing.chosen} of {count} experts in {routing.groups} groups cannot be chosen")
     chosen = torch.empty((tokens, routing.chosen), dtype=torch.int32, device=logits.device)
@@ -54,20 +56,21 @@ def route(logits: Tensor, bias: Tensor | None, routing: Routing) -> tuple[Tensor
     members = count // routing.groups
     if tokens:
         _route[(tokens,)](
-            logits, bias, chosen, weights, routing.scale, LEAST_SUM, GROUPS=routing.groups, MEMBERS=members,
+            logits, bias, scales, chosen, weights, routing.scale, LEAST_SUM, GROUPS=routing.groups, MEMBERS=members,
             GROUPS_WIDTH=triton.next_power_of_2(routing.groups), MEMBERS_WIDTH=triton.next_power_of_2(members),
             LIVE=routing.live_groups, CHOSEN=routing.chosen, CHOSEN_WIDTH=triton.next_power_of_2(routing.chosen),
-            SIGMOID=routing.sigmoid, NORMED=routing.normed, BIAS=bias is not None, num_warps=1,
-            **chained(chosen),
+            SIGMOID=routing.sigmoid, NORMED=routing.normed, BIAS=bias is not None, SCALES=scales is not None,
+            num_warps=1, **chained(chosen),
         )  # fmt: skip
     return chosen, weights
 
 
 @triton.jit
 def _route(
-    logits_ptr, bias_ptr, chosen_ptr, weights_ptr, scale, least, GROUPS: tl.constexpr, MEMBERS: tl.constexpr,
-    GROUPS_WIDTH: tl.constexpr, MEMBERS_WIDTH: tl.constexpr, LIVE: tl.constexpr, CHOSEN: tl.constexpr,
-    CHOSEN_WIDTH: tl.constexpr, SIGMOID: tl.constexpr, NORMED: tl.constexpr, BIAS: tl.constexpr, CHAINED: tl.constexpr,
+    logits_ptr, bias_ptr, scales_ptr, chosen_ptr, weights_ptr, scale, least, GROUPS: tl.constexpr,
+    MEMBERS: tl.constexpr, GROUPS_WIDTH: tl.constexpr, MEMBERS_WIDTH: tl.constexpr, LIVE: tl.constexpr,
+    CHOSEN: tl.constexpr, CHOSEN_WIDTH: tl.constexpr, SIGMOID: tl.constexpr, NORMED: tl.constexpr, BIAS: tl.constexpr,
+    SCALES: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     await_previous(CHAINED)
     token = tl.program_id(0).to(tl.int64)
@@ -107,9 +110,12 @@ def _route(
         ranked = tl.where(expert == taken, float("-inf"), ranked)
     if NORMED:
         weights = weights / (tl.sum(weights, axis=0) + least)
+    weights *= scale
+    if SCALES:
+        weights *= tl.load(scales_ptr + chosen, mask=choice < CHOSEN, other=0.0)
     spot = token * CHOSEN + choice
     tl.store(chosen_ptr + spot, chosen, mask=choice < CHOSEN)
-    tl.store(weights_ptr + spot, weights * scale, mask=choice < CHOSEN)
+    tl.store(weights_ptr + spot, weights, mask=choice < CHOSEN)
 
 
 def experts_mlp(

@@ -1,4 +1,5 @@
-"""Changes and readings of logits that only some requests need: biases, masks of the vocabulary, log-probabilities.
+"""Changes and readings of logits that only some requests or networks need: biases, masks of the vocabulary, a soft cap,
+temperatures, log-probabilities.
 
 N projected positions, V entries of the vocabulary.
 """
@@ -7,7 +8,9 @@ from ..common.dispatch import by_device
 from . import reference
 from .reference import rank
 
-__all__ = ["adjust", "rank", "restrict"]
+__all__ = ["adjust", "rank", "restrict", "soft_cap", "temper"]
 
 adjust = by_device(reference.adjust)
 restrict = by_device(reference.restrict)
+soft_cap = by_device(reference.soft_cap)
+temper = by_device(reference.temper)

@@ -1,4 +1,4 @@
-"""Biases, masks of the vocabulary and log-probabilities in torch."""
+"""Biases, masks of the vocabulary, caps, temperatures and log-probabilities in torch."""
 
 from __future__ import annotations
 
@@ -40,6 +40,18 @@ def restrict(logits: Tensor, places: Tensor, words: Tensor) -> None:
         if place >= 0:
             allowed = mask[tokens // 32] >> (tokens % 32) & 1
             logits[place].masked_fill_(allowed == 0, float("-inf"))
+
+
+def soft_cap(logits: Tensor, cap: float) -> Tensor:
+    """cap * tanh(logits / cap), in float32, of logits [N, V] (Gemma 2, arXiv 2408.00118)."""
+    return logits.to(torch.float32, copy=True).div_(cap).tanh_().mul_(cap)
+
+
+def temper(logits: Tensor, temperatures: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Divide logits [N, V] float32 by temperatures [N] float32, in place, where these are above 0. Returns the softmax
+    [N, V] of the quotients, which are rounded to `dtype` before it, in `dtype`; and the likeliest tokens [N] int64."""
+    logits.div_(torch.where(temperatures > 0, temperatures, 1.0)[:, None])
+    return logits.to(dtype).softmax(-1, dtype=torch.float32).to(dtype), logits.argmax(-1)
 
 
 def rank(

@@ -95,7 +95,7 @@ def step_bytes(config: ModelConfig, numerics: Numerics, slots: int, step_tokens:
     each = [_layer_bytes(config, size, heads) + INDEX_BYTES for heads in kinds]
     body, last = step_tokens * (max(each[:-1] or each) + angles), step_tokens * each[-1]
     rows = logit_rows(step_tokens, several=config.canvas is not None)
-    row = config.vocab_size * (size if config.canvas is None else 8 + size)  # capped in float32, and its shares
+    row = config.vocab_size * (size if config.canvas is None else 4 + size)  # capped in float32, and its shares
     queries = config.heads * kinds[-1].head_dim
     fixed = slots * (length * 8 + -(-length // page_size) * 4) + length * angles
     fixed += step_tokens * (queries + dim) * size  # what a body leaves for a tail

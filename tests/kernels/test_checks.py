@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from asynclane.kernels.attention.tiles import AttentionConfig, AttentionPlan
-from asynclane.kernels.common.types import Prediction, SpanRules
+from asynclane.kernels.common.types import FeedForwardNorms, Prediction, Routing, SpanRules
 
 from ..support.kernel_cases import DEVICE, attention_case, draws_of, kernels_of, span_case
 
-attention, commit, elementwise, linear, measure, predict = (
-    kernels_of(name) for name in ("attention", "commit", "elementwise", "linear", "measure", "predict")
+attention, commit, elementwise, experts, linear, logits, measure, predict = (
+    kernels_of(name)
+    for name in ("attention", "commit", "elementwise", "experts", "linear", "logits", "measure", "predict")
 )
 
 
@@ -72,6 +73,10 @@ def measure_arguments() -> dict[str, Any]:
     return {"kinds": ids(3).int(), "noise": floats(3), "entropy": floats(3), **numbers, **wide}
 
 
+def add_feed_forward_of(mlp: Tensor, experts: Tensor, both: Tensor, **given: Tensor) -> object:
+    return elementwise.add_feed_forward(**given, post_norms=FeedForwardNorms(mlp, experts, both), eps=1e-5)
+
+
 def kernel(operation: Any, name: str) -> Callable[..., object]:
     """The kernel of that name, looked up when it is called: Triton may be absent."""
     return lambda **given: getattr(operation, name)(**given)
@@ -83,6 +88,23 @@ KERNELS: dict[str, tuple[Callable[..., object], Callable[[], dict[str, Any]]]] =
     "add_rms_norm": (
         kernel(elementwise, "add_rms_norm"),
         lambda: {"x": floats(3, 8), "residual": floats(3, 8), "weight": floats(8), "eps": 1e-5},
+    ),
+    "add_attention": (
+        kernel(elementwise, "add_attention"),
+        lambda: {
+            **{name: floats(3, 8) for name in ("x", "residual")},
+            **{name: floats(8) for name in ("post_norm", "mlp_norm", "experts_norm", "router_norm")},
+            "eps": 1e-5,
+        },
+    ),
+    "add_feed_forward": (
+        add_feed_forward_of,
+        lambda: {
+            **{name: floats(3, 8) for name in ("dense", "found", "residual")},
+            **{name: floats(8) for name in ("mlp", "experts", "both", "next_norm")},
+            "factors": floats(2),
+            "kinds": ids(3).int(),
+        },
     ),
     "swiglu": (kernel(elementwise, "swiglu"), lambda: {"gate_up": floats(3, 8)}),
     "rope_write_kv": (
@@ -103,6 +125,15 @@ KERNELS: dict[str, tuple[Callable[..., object], Callable[[], dict[str, Any]]]] =
     "kv_places": (
         kernel(elementwise, "kv_places"),
         lambda: {"table": ids(2, 3).int(), "slots": ids(3), "positions": ids(3), "page_size": 16},
+    ),
+    "route": (
+        kernel(experts, "route"),
+        lambda: {"logits": floats(3, 8), "bias": floats(8), "routing": Routing(2), "scales": floats(8)},
+    ),
+    "soft_cap": (kernel(logits, "soft_cap"), lambda: {"logits": floats(3, 8), "cap": 30.0}),
+    "temper": (
+        kernel(logits, "temper"),
+        lambda: {"logits": floats(3, 8), "temperatures": floats(3), "dtype": torch.float16},
     ),
     "predict": (kernel(predict, "predict"), predict_arguments),
     "measure": (measure_of, measure_arguments),

@@ -18,11 +18,14 @@ from ..support.kernel_cases import kernels_of
 OPERATIONS = {
     "attention": ["paged_attention"],
     "commit": ["commit", "transfer", "write_tokens"],
-    "elementwise": ["add_rms_norm", "embed", "kv_places", "rms_norm", "rope_write_kv", "swiglu"],
+    "elementwise": [
+        *("add_attention", "add_feed_forward", "add_rms_norm", "embed", "geglu", "kv_places", "rms_norm"),
+        *("rope_write_kv", "swiglu"),
+    ],
     "experts": ["experts_mlp", "route"],
     "fused": ["linear_add_rms_norm", "linear_rope_write_kv", "linear_swiglu"],
     "linear": ["linear", "quantize_rows"],
-    "logits": ["adjust", "restrict"],
+    "logits": ["adjust", "restrict", "soft_cap", "temper"],
     "measure": ["measure"],
     "predict": ["predict"],
     "ranks": ["linear_sum_add_rms_norm", "sum_add_rms_norm"],

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from asynclane.kernels.common.types import Fp8Heads, QkNorm
+from asynclane.kernels.common.types import FeedForwardNorms, Fp8Heads, QkNorm
 from asynclane.kernels.elementwise import reference
 
 from ..support.kernel_cases import DEVICE, NARROW, assert_near, drawn, kernels_of
@@ -58,6 +59,40 @@ def test_norms_and_gate(tokens: int, dim: int, dtype: torch.dtype) -> None:
     assert torch.equal(got[1], want[1])
     assert_near(device.swiglu(x), reference.swiglu(x))
     assert_near(device.geglu(x), reference.geglu(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *NARROW])
+@pytest.mark.parametrize(("tokens", "dim"), [(3, 40), (1, 64)])
+def test_the_parts_of_a_layer_are_normed_and_added_as_one_after_the_other(
+    tokens: int, dim: int, dtype: torch.dtype
+) -> None:
+    x, found, residual = (3 * drawn(tokens, dim, dtype=dtype, seed=seed) for seed in range(3))
+    post_norm, *norms = (1 + drawn(dim, dtype=dtype, seed=seed) / 4 for seed in range(3, 7))
+    norm = partial(reference.rms_norm, eps=1e-6)
+    total = residual + norm(x, post_norm)
+    dense, experts, router = (norm(total, each) for each in norms)
+    want = dense, experts, router.float() * dim**-0.5, total
+    for ops in (reference, device):
+        got = ops.add_attention(x, residual, post_norm, *norms, 1e-6)
+        assert got[2].dtype == torch.float32
+        for each, wanted in zip(got, want, strict=True):
+            torch.testing.assert_close(each, wanted, **near(dtype))
+
+    post_norms, factors = FeedForwardNorms(*norms), torch.tensor([0.9, 1.1], device=DEVICE).to(dtype)
+    both = norm(norm(x, norms[0]) + norm(found, norms[1]), norms[2])
+    for kinds, chosen in ((None, [0] * tokens), ([0, 2, 1][:tokens], [0, 1, 1][:tokens])):
+        given = None if kinds is None else torch.tensor(kinds, dtype=torch.int32, device=DEVICE)
+        total = (residual + both) * factors[chosen][:, None]
+        for ops in (reference, device):
+            got = ops.add_feed_forward(x, found, residual, post_norms, factors, given, post_norm, 1e-6)
+            for each, wanted in zip(got, (norm(total, post_norm), total), strict=True):
+                torch.testing.assert_close(each, wanted, **near(dtype))
+
+
+def near(dtype: torch.dtype) -> dict[str, float]:
+    """A few roundings of numbers of about 3."""
+    eps = torch.finfo(dtype).eps
+    return {"rtol": 4 * eps, "atol": 4 * eps}
 
 
 def test_embed() -> None:

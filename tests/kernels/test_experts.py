@@ -36,6 +36,11 @@ def test_each_token_chooses_as_in_torch(routing: Routing, experts: int, biased: 
     want, got = reference.route(logits, bias, routing), device.route(logits, bias, routing)
     assert torch.equal(got[0], want[0])
     torch.testing.assert_close(got[1], want[1])
+    scales = drawn(experts, seed=2)
+    for ops in (reference, device):
+        chosen, weights = ops.route(logits, bias, routing, scales)
+        assert torch.equal(chosen, want[0])
+        torch.testing.assert_close(weights, want[1] * scales[want[0].long()])
 
 
 def test_the_bias_helps_to_choose_and_has_no_weight() -> None:

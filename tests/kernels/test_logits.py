@@ -1,4 +1,4 @@
-"""Biases and masks of the vocabulary: the kernels against the reference."""
+"""Biases, masks of the vocabulary, caps and temperatures: the kernels against the reference."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from asynclane.kernels.logits import reference
 
-from ..support.kernel_cases import DEVICE, kernels_of, some_logits
+from ..support.kernel_cases import DEVICE, NARROW, assert_near, kernels_of, some_logits
 
 device = kernels_of("logits")
 
@@ -70,3 +70,43 @@ def test_masks_equal_the_reference_and_touch_nothing_else(dtype: torch.dtype, vo
             assert ((want[place] > -math.inf).cpu().numpy() == bits.astype(bool)).all()
     others = [row for row in range(9) if row not in (3, 8, 0)]
     assert torch.equal(want[others], logits[others])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *NARROW])
+def test_capped_logits_are_those_of_torch_and_stay_below_the_cap(dtype: torch.dtype) -> None:
+    logits = some_logits(DEVICE, 3, 1100, dtype, spread=40.0)
+    logits[0, :2] = torch.tensor([1e-4, -0.1])
+    got = device.soft_cap(logits[:, :1093], 30.0)
+    torch.testing.assert_close(got, reference.soft_cap(logits[:, :1093], 30.0), rtol=2e-6, atol=0)
+    torch.testing.assert_close(got, 30 * torch.tanh(logits[:, :1093].float() / 30))
+    assert (got.abs() <= 30).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *NARROW])
+def test_tempered_logits_are_quotients_and_their_shares_a_softmax(dtype: torch.dtype) -> None:
+    """Temperature 0 leaves a row as it is; banned tokens have no share; of equal ones the first is the likeliest."""
+    vocabulary = 16417  # some programs have two blocks, others none
+    logits = some_logits(DEVICE, 4, vocabulary, torch.float32)
+    logits[1] = 2.0
+    logits[2, : vocabulary // 2] = -math.inf
+    temperatures = torch.tensor([0.7, 0.4, 1.5, 0.0], device=DEVICE)
+    want, got = logits.clone(), logits.clone()
+    (want_shares, want_tokens), (shares, tokens) = (
+        ops.temper(each, temperatures, dtype) for ops, each in ((reference, want), (device, got))
+    )
+    assert torch.equal(got, want)
+    assert torch.equal(got[3], logits[3])
+    assert torch.equal(tokens, want_tokens)
+    assert tokens[1] == 0
+    assert shares.dtype == dtype
+    torch.testing.assert_close(shares, want_shares, rtol=2 * torch.finfo(dtype).eps + 1e-5, atol=1e-7)
+    assert_near(shares.float().sum(-1).to(dtype), torch.ones(4, dtype=dtype, device=DEVICE))
+    assert (shares[2, : vocabulary // 2] == 0).all()
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")  # of the interpreter
+def test_a_row_that_is_nan_has_a_likeliest_token_within_the_vocabulary() -> None:
+    logits = torch.full((1, 40), math.nan, device=DEVICE)
+    shares, tokens = device.temper(logits, torch.ones(1, device=DEVICE), torch.float32)
+    assert shares.isnan().all()
+    assert 0 <= tokens.item() < 40

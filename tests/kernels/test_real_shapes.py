@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from asynclane.kernels import attention, elementwise, experts, linear, measure, predict
+from asynclane.kernels import attention, elementwise, experts, linear, logits, measure, predict
 from asynclane.kernels.attention import tiles
-from asynclane.kernels.common.types import Fp8Heads, Fp8Matrix, Matrix, QkNorm, Routing
+from asynclane.kernels.common.types import FeedForwardNorms, Fp8Heads, Fp8Matrix, Matrix, QkNorm, Routing
 
 from ..support.kernel_cases import attention_case, draws_of, in_fp8, plan_of, some_logits
 
@@ -85,6 +85,35 @@ def test_small_operations_at_real_shapes() -> None:
     assert distance(elementwise.rms_norm(x, weight, 1e-5), elementwise.reference.rms_norm(x, weight, 1e-5)) < 3e-3
     wide = torch.randn(333, 2 * 12288, device=DEVICE)
     assert distance(elementwise.swiglu(wide), elementwise.reference.swiglu(wide)) < 3e-3
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_sandwiched_layer_at_real_shapes(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    dense, found, residual = (randn(256, 2816, dtype=dtype) for _ in range(3))
+    norms, factors = [randn(2816, dtype=dtype) for _ in range(4)], randn(2, dtype=dtype)
+    kinds = torch.arange(256, dtype=torch.int32, device=DEVICE) % 3
+    post_norms = FeedForwardNorms(*norms[:3])
+    for ops in (
+        lambda kind: kind.add_attention(dense, residual, *norms, 1e-6),
+        lambda kind: kind.add_feed_forward(dense, found, residual, post_norms, factors, kinds, norms[3], 1e-6),
+    ):
+        for got, want in zip(ops(elementwise), ops(elementwise.reference), strict=True):
+            assert distance(got, want) < (3e-3 if dtype == torch.bfloat16 else 3e-6)
+
+
+def test_logits_are_capped_and_tempered_at_a_real_vocabulary() -> None:
+    found = some_logits(DEVICE, 256, 262_144, torch.bfloat16, spread=12.0)
+    capped = logits.soft_cap(found, 30.0)
+    torch.testing.assert_close(capped, logits.reference.soft_cap(found, 30.0), rtol=2e-6, atol=0)
+    temperatures = torch.linspace(0, 0.8, 256, device=DEVICE)
+    want, got = capped.clone(), capped
+    (want_shares, want_tokens), (shares, tokens) = (
+        ops.temper(each, temperatures, torch.bfloat16) for ops, each in ((logits.reference, want), (logits, got))
+    )
+    assert torch.equal(got, want)
+    assert torch.equal(got.gather(1, tokens[:, None]), want.gather(1, want_tokens[:, None]))
+    assert distance(shares, want_shares) < 3e-3
 
 
 @pytest.mark.parametrize(("dim", "count", "width", "routing"), MIXTURES, ids=str)
