@@ -174,7 +174,8 @@ def test_a_quantized_network_computes_what_its_dequantized_weights_do(tmp_path: 
     assert torch.equal(logits(runner_of(stored, dtype=dtype), IDS), want)
     if FORMATS[name].kept == "int4":
         kept = logits(runner_of(stored, dtype=dtype, quantization="int4"), IDS)
-        torch.testing.assert_close(kept, want, atol=1e-5, rtol=0)
+        near = 1e-5 if dtype == "float32" else 0.1  # the weights above were rounded, those here are not
+        torch.testing.assert_close(kept, want, atol=near, rtol=0)
 
 
 def runner_of(directory: Path, **hardware: Any) -> Any:
