@@ -257,7 +257,8 @@ def _experts(
 ):  # fmt: skip
     """One tile of one expert's product, transposed: the weight's rows are the matrix unit's rows, whose first factor
     may stay in registers. `SHARED` pairs read the same row of x, which is in FP8 if the weight is; both are `WIDENED`
-    for an interpreter, which cannot multiply such numbers. `GATED`: a second product, of the rows after the gate's, is
+    for an interpreter, which cannot multiply such numbers. The matrix unit's sums of FP8 products are short of bits:
+    those of a block are added up in float32. `GATED`: a second product, of the rows after the gate's, is
     multiplied with the gate's result. `GROUP` columns of the weight share a scale; 0: a scale, if there are any, is a
     row's."""
     await_previous(CHAINED)
@@ -312,7 +313,7 @@ def _experts(
                 scale = tl.load(scales_ptr + row_groups + start // GROUP, mask=inside, other=0.0)
                 acc += tl.dot(weight, x.T, input_precision=PRECISION) * scale[:, None]
             else:
-                acc = tl.dot(weight, x.T, acc, input_precision=PRECISION)
+                acc = tl.dot(weight, x.T, acc, input_precision=PRECISION, max_num_imprecise_acc=BLOCK_K)
             if GATED:
                 weight = tl.load(weight_rows + OUT * IN + k[None, :], mask=mask, other=0.0)
                 if WIDENED:
@@ -322,7 +323,7 @@ def _experts(
                     scale = tl.load(scales_ptr + spot, mask=inside, other=0.0)
                     second += tl.dot(weight, x.T, input_precision=PRECISION) * scale[:, None]
                 else:
-                    second = tl.dot(weight, x.T, second, input_precision=PRECISION)
+                    second = tl.dot(weight, x.T, second, input_precision=PRECISION, max_num_imprecise_acc=BLOCK_K)
     kind = out_ptr.dtype.element_ty
     if FP8:
         of_x = tl.load(x_scales_ptr + pair // SHARED, mask=pair >= 0, other=0.0)[None, :]

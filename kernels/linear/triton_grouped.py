@@ -19,8 +19,8 @@ from .triton_quantize import quantize_rows
 from .triton_tiles import Tile
 
 WORDS = INT4_BLOCK // 8  # of a block of a row
-FEW_ROWS = 64  # up to which programs share the inner dimension
-MOST_SPLITS = 4
+FEW_ROWS = 256  # up to which programs share the inner dimension
+MOST_SPLITS = 6
 PROGRAMS = 3 * 132  # that a card of 132 multiprocessors keeps busy while they wait for the weight
 
 # (largest number of rows, its tile): `m` rows of x, `n` of the weight, `k` columns at a time. Products of few rows wait
@@ -29,16 +29,16 @@ _INT4 = [
     (16, Tile(16, 64, 2 * INT4_BLOCK, 4, 3)),
     (32, Tile(32, 64, 2 * INT4_BLOCK, 4, 3)),
     (64, Tile(64, 64, 2 * INT4_BLOCK, 4, 3)),
-    (1 << 31, Tile(128, 128, INT4_BLOCK, 8, 2)),
+    (1 << 31, Tile(128, 64, INT4_BLOCK, 4, 3)),
 ]
 _INT4_FIXED = Tile(64, 64, INT4_BLOCK, 4, 3)
 _FP8 = [
     (16, Tile(16, 64, 128, 4, 4)),
     (32, Tile(32, 64, 128, 4, 4)),
     (64, Tile(64, 64, 128, 4, 3)),
-    (1 << 31, Tile(128, 128, 64, 8, 3)),
+    (1 << 31, Tile(128, 128, 128, 8, 3)),
 ]
-_FP8_FIXED = Tile(64, 64, 64, 4, 3)
+_FP8_FIXED = Tile(64, 64, 128, 4, 3)
 _WIDE = Tile(32, 32, 32, 4, 2)  # float32
 
 
@@ -81,7 +81,7 @@ def _product(x: Tensor, weight: GroupedMatrix, tile: Tile, splits: int) -> Tenso
         )  # fmt: skip
     else:
         block_k = within_group(tile.k, weight)
-        share = triton.cdiv(triton.cdiv(inner, block_k), splits) * block_k
+        share = triton.cdiv(triton.cdiv(inner, block_k), splits)
         _fp8[grid](
             *quantize_rows(x), weight.values, weight.scales, out, tokens, columns, inner, groups, share,
             BLOCK_K=block_k, WIDENED=not x.is_cuda, **common,
@@ -198,8 +198,8 @@ def _fp8(
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, WIDENED: tl.constexpr, PRECISION: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """As `_int4`, with `share` columns in a part; a block of columns lies within a group. x is in FP8 as well; both are
-    WIDENED for an interpreter, which cannot multiply such numbers."""
+    """As `_int4`; a block of columns lies within a group. x is in FP8 as well; both are WIDENED for an interpreter,
+    which cannot multiply such numbers."""
     await_previous(CHAINED)
     tiles_t = tl.cdiv(tokens, BLOCK_T)
     token = tl.program_id(0) % tiles_t * BLOCK_T + tl.arange(0, BLOCK_T)
@@ -210,7 +210,9 @@ def _fp8(
     value_rows = values_ptr + column.to(tl.int64)[:, None] * inner
     row_groups = column.to(tl.int64) * groups
     acc = tl.zeros([BLOCK_N, BLOCK_T], tl.float32)
-    for start in range(split * share, tl.minimum(split * share + share, inner), BLOCK_K):
+    # A block's number, not its start: the copies must see that they are aligned.
+    for block in range(split * share, tl.minimum(split * share + share, tl.cdiv(inner, BLOCK_K))):
+        start = block * BLOCK_K
         k = start + tl.arange(0, BLOCK_K)
         x = tl.load(x_rows + k[None, :], mask=real[:, None] & (k < inner)[None, :], other=0.0)
         values = tl.load(value_rows + k[None, :], mask=inside[:, None] & (k < inner)[None, :], other=0.0)

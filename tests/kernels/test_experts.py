@@ -87,6 +87,11 @@ class Case:
         return device.experts_mlp(*given), reference.experts_mlp(*given)
 
 
+def assert_near_in_fp8(got: Tensor, want: Tensor) -> None:
+    """A last bit between two products moves some numbers to the next one of FP8, which is a sixteenth away."""
+    assert (got.float() - want.float()).norm() < 0.02 * want.float().norm()
+
+
 @pytest.mark.parametrize("fixed", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, *NARROW])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -101,7 +106,7 @@ def test_experts_compute_what_torch_does(
 @pytest.mark.parametrize("dtype", NARROW)
 def test_experts_in_fp8_compute_what_torch_does(dtype: torch.dtype, gelu: bool) -> None:
     got, want = Case(37, 48, 80, 7, 3, dtype).quantized().both(gelu=gelu)
-    assert_near(got, want)
+    assert_near_in_fp8(got, want)
 
 
 @pytest.mark.parametrize(("int4", "fixed"), [(False, False), (True, True)], ids=["fp8", "int4"])
@@ -109,8 +114,7 @@ def test_experts_with_scales_of_groups_compute_what_torch_does(int4: bool, fixed
     case = Case(5, 160, 32, 3, 2, NARROW[0])
     case.gate_up, case.down = (in_groups(weight, int4) for weight in (case.gate_up, case.down))
     for gelu in (False, True):
-        got, want = case.both(fixed, gelu)
-        assert_near(got, want)
+        (assert_near if int4 else assert_near_in_fp8)(*case.both(fixed, gelu))
 
 
 def in_groups(weight: Matrix, int4: bool) -> GroupedMatrix:

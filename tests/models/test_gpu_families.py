@@ -73,7 +73,7 @@ def test_answers_are_the_same_alone_and_batched_with_others(family: Path, decode
     for spec, sequence in zip(specs, run(runner, vocabulary, specs, FAMILY_LIMITS, pattern=pattern), strict=True):
         (alone,) = run(runner, vocabulary, [spec], FAMILY_LIMITS, pattern=pattern)
         assert alone.canvas.tolist() == sequence.canvas.tolist()
-        assert vocabulary.mask_id not in sequence.canvas
+        assert pattern.canvas_length or vocabulary.mask_id not in sequence.canvas
 
 
 @pytest.mark.parametrize("name", ["tiny-dream", "tiny-sdar"])
