@@ -18,9 +18,8 @@ from asynclane.server.settings import Settings
 
 from ..support.checkpoints import MASKED, write_checkpoint
 from ..support.ranks import ROWS, logits_by_rank, logits_of, runner_of
-from ..support.scale import ALL, part
+from ..support.scale import ALL
 
-SOME = part(MASKED, 2)
 SIZES: dict[str, Any] = {"kv_heads": 4, "vocab_size": 1409}  # no number of ranks divides this vocabulary
 
 
@@ -41,10 +40,10 @@ class Networks(NamedTuple):
 
 @pytest.fixture(scope="module", params=[2, *([4] if ALL else [])], ids="{} ranks".format)
 def networks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Networks:
-    """Checkpoints of families in both precisions, and one without weights. The processes start once for all."""
+    """Checkpoints of every family in both precisions, and one without weights. The processes start once for all."""
     folder = tmp_path_factory.mktemp("networks")
     tied = write_checkpoint(folder / "tied", "DreamModel", tied=True, **SIZES)
-    families = [*(write_checkpoint(folder / name, name, **SIZES) for name in SOME), tied]
+    families = [*(write_checkpoint(folder / name, name, **SIZES) for name in MASKED), tied]
     random = write_checkpoint(folder / "random", "LLaDA2MoeModelLM", **SIZES)
     (random / SINGLE).unlink()
     wanted = [*itertools.product(families, (FLOAT32, BFLOAT16)), (random, DUMMY), (tied, FP8_CACHE)]
@@ -57,7 +56,7 @@ def test_the_logits_of_every_family_are_those_of_one_device_and_do_not_depend_on
     networks: Networks, hardware: Hardware
 ) -> None:
     computed = networks.of(hardware)
-    assert len(computed) == len(SOME) + 1
+    assert len(computed) == len(MASKED) + 1
     for directory, _, found in computed:
         *alone, together = found[0]
         assert all(torch.equal(got, want) for rank in found for got, want in zip(rank, found[0], strict=True))
