@@ -11,6 +11,8 @@ import pytest
 from asynclane.bench.load.problems import problems
 from asynclane.bench.steps.llm import compare, main
 
+from ..support.scale import LONG
+
 
 def test_both_answer_every_part_one_after_the_other() -> None:
     calls = list[tuple[str, int]]()
@@ -33,6 +35,7 @@ def test_answers_that_differ_are_an_error() -> None:
         compare(lambda prompts: ["a"], lambda prompts: ["b"], problems(1, 1), 1)
 
 
+@LONG
 def test_it_prints_the_times_of_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--problems", "4", "--part", "2", "--seed", "1", "--json", str(tmp_path / "out.json")]) == 0
     figures = json.loads((tmp_path / "out.json").read_text())

@@ -20,6 +20,7 @@ from asynclane.bench.serving.tally import Scrape, beside, figures, gaps, read_me
 from asynclane.server.metrics import Metrics, StepReport
 
 from ..support.other_server import ANSWER, other_server
+from ..support.scale import LONG
 
 LOAD = Load("equal", 2, (200, 200), (256, 256), LANES, "tiny-llada")
 USAGE = {
@@ -224,6 +225,7 @@ def test_the_page_and_the_picture_are_made_from_results(tmp_path: Path, capsys: 
 # --- The program
 
 
+@LONG
 def test_a_server_is_started_measured_and_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "serving.json"
     argv = ["--levels", "1,3", "--prompt-tokens", "16", "--max-tokens", "32", "--warm-up", "1", "--rounds", "1"]

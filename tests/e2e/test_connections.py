@@ -37,6 +37,7 @@ def log_bytes(server: Server) -> int:
     return sum(map(len, server.log))
 
 
+@LONG
 def test_idle_connections_do_not_stop_a_server_with_few_descriptors() -> None:
     server = start_server("--header-timeout-s", "3", descriptors=64)
     try:

@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from ..support.processes import started
+from ..support.scale import LONG
 from ..support.servers import SLOW, Server, gauge, slow_body, start_server, stop_server, wait_for
 
 PROGRAM = str(Path(__file__).parents[1] / "support" / "failing_server.py")
@@ -67,6 +68,7 @@ def last_response(url: str) -> httpx.Response:
     return response
 
 
+@LONG
 def test_a_step_that_raises_is_survived_and_three_in_a_row_are_not() -> None:
     with failing("raises") as server, httpx.Client(base_url=server.url, timeout=60) as client:
         responses = [client.post("/v1/chat/completions", json=slow_body(max_tokens=8)) for _ in range(5)]
@@ -78,6 +80,7 @@ def test_a_step_that_raises_is_survived_and_three_in_a_row_are_not() -> None:
         assert "the engine has failed: 3 steps failed in a row" in "".join(server.log)
 
 
+@LONG
 @pytest.mark.parametrize("read", [True, pytest.param(False, marks=SLOW)], ids=["log is read", "log is full"])
 def test_an_event_loop_that_is_stuck_does_not_keep_the_process(read: bool) -> None:
     serve = "serve", "--model", "tiny-llada", "--port", "0", "--step-timeout-s", "1"
@@ -96,6 +99,7 @@ def test_an_event_loop_that_is_stuck_does_not_keep_the_process(read: bool) -> No
         assert ("in hang" in process.stderr.read()) is read  # the stacks
 
 
+@LONG
 def test_a_signal_ends_a_server_whose_step_hangs() -> None:
     with failing("hangs", "--drain-s", "1", "--step-timeout-s", "600") as server, ThreadPoolExecutor() as pool:
         asked = pool.submit(httpx.post, f"{server.url}/v1/chat/completions", json=slow_body(stream=True), timeout=60)

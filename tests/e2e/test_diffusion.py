@@ -13,33 +13,30 @@ import pytest
 from asynclane.server.app import build_service
 from asynclane.server.settings import Settings
 
-from ..support.scale import LONG
-from ..support.servers import PARIS, STORY, TOM, Server, chat, cost, ready_server
+from ..support.scale import ALL, LONG
+from ..support.servers import PARIS, STORY, TOM, Server, chat, cost
+from .conftest import KEY
 
 TEMPLATE: list[Any] = ["Tom has 12 books. He finds", {"tokens": 2}, " books. Then he has", {"tokens": 16}]
 
 
-@pytest.fixture(scope="module")
-def apart() -> Iterator[Server]:
-    with ready_server("--frontends", "1") as server:
-        yield server
+@pytest.fixture(params=[pytest.param("server", marks=LONG), "chat_server"], ids=["one process", "a front end"])
+def http(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
+    url = request.getfixturevalue(request.param).url
+    with httpx.Client(base_url=f"{url}/v1", headers={"authorization": f"Bearer {KEY}"}, timeout=60) as http:
+        yield http
 
 
-@pytest.fixture(params=[pytest.param("server", marks=LONG), "apart"], ids=["one process", "a front end"])
-def url(request: pytest.FixtureRequest) -> str:
-    return f"{request.getfixturevalue(request.param).url}/v1"
-
-
-def chunks(url: str, path: str, **body: Any) -> list[dict[str, Any]]:
-    with httpx.stream("POST", f"{url}/{path}", json={**body, "stream": True}, timeout=60) as response:
+def chunks(http: httpx.Client, path: str, **body: Any) -> list[dict[str, Any]]:
+    with http.stream("POST", path, json={**body, "stream": True}) as response:
         assert response.status_code == 200, response.read()
         lines = [line.removeprefix("data: ") for line in response.iter_lines() if line]
     assert lines.pop() == "[DONE]"
     return [json.loads(line) for line in lines]
 
 
-def whole(url: str, path: str, **body: Any) -> dict[str, Any]:
-    response = httpx.post(f"{url}/{path}", json=body, timeout=60)
+def whole(http: httpx.Client, path: str, **body: Any) -> dict[str, Any]:
+    response = http.post(path, json=body)
     assert response.status_code == 200, response.text
     return dict(response.json())
 
@@ -51,9 +48,9 @@ REGEX = {"guided_regex": r"Mia [a-z ]{4,20}\."}
     "options",
     [
         {},
-        {"decoder": "llada", "steps": 16},
+        pytest.param({"decoder": "llada", "steps": 16}, marks=LONG),
         {"decoder": "wino"},
-        {"decoder": "saber"},
+        pytest.param({"decoder": "saber"}, marks=LONG),
         {"decoder": "blockbatch"},
         {"temperature": 1, "seed": 5, "n": 3},
         {"stop": ["fox", "zebra"]},
@@ -61,10 +58,10 @@ REGEX = {"guided_regex": r"Mia [a-z ]{4,20}\."}
     ],
     ids=str,
 )
-def test_text_diffuses_into_the_answer_that_is_given_without_it(url: str, options: dict[str, Any]) -> None:
-    body = {"messages": [{"role": "user", "content": STORY}], "max_tokens": 48, **options}
-    choices = whole(url, "chat/completions", **body)["choices"]
-    sent = chunks(url, "chat/completions", diffusing=True, **body)
+def test_text_diffuses_into_the_answer_that_is_given_without_it(http: httpx.Client, options: dict[str, Any]) -> None:
+    body = {"messages": [{"role": "user", "content": STORY}], "max_tokens": 48 if ALL else 32, **options}
+    choices = whole(http, "chat/completions", **body)["choices"]
+    sent = chunks(http, "chat/completions", diffusing=True, **body)
     assert all(chunk["diffusing"] for chunk in sent)
     for choice in choices:
         of_it = [chunk["choices"][0] for chunk in sent if chunk["choices"][0]["index"] == choice["index"]]
@@ -77,10 +74,10 @@ def test_text_diffuses_into_the_answer_that_is_given_without_it(url: str, option
         assert not [text for text in texts for stop in ("<|", *options.get("stop", ())) if stop in text]
 
 
-def test_a_template_is_filled_the_same_streamed_and_diffusing_and_each_gap_is_a_lane(url: str) -> None:
+def test_a_template_is_filled_the_same_streamed_and_diffusing_and_each_gap_is_a_lane(http: httpx.Client) -> None:
     for options in ({}, {"decoder": "fast-dllm"}, {"temperature": 1, "seed": 3, "n": 2}):
-        done = whole(url, "completions", template=TEMPLATE, **options)
-        streams = [chunks(url, "completions", template=TEMPLATE, diffusing=how, **options) for how in (False, True)]
+        done = whole(http, "completions", template=TEMPLATE, **options)
+        streams = [chunks(http, "completions", template=TEMPLATE, diffusing=how, **options) for how in (False, True)]
         for choice in done["choices"]:
             first, second = choice["gaps"]
             assert choice["text"] == f"{TEMPLATE[0]}{first['text']}{TEMPLATE[2]}{second['text']}"
@@ -93,36 +90,36 @@ def test_a_template_is_filled_the_same_streamed_and_diffusing_and_each_gap_is_a_
             assert all(part["text"].startswith(TEMPLATE[0]) and TEMPLATE[2] in part["text"] for part in sent)
         usage = done["usage"]
         assert usage["completion_tokens"] == sum(gap["tokens"] for c in done["choices"] for gap in c["gaps"])
-        given = whole(url.removesuffix("/v1"), "tokenize", prompt=TEMPLATE[0])["count"]
+        given = whole(http, str(http.base_url.join("/tokenize")), prompt=TEMPLATE[0])["count"]
         assert usage["prompt_tokens"] > given
     lanes = [
         chunk["lanes"]
-        for chunk in chunks(url, "completions", template=TEMPLATE, stream_options={"include_lanes": True})
+        for chunk in chunks(http, "completions", template=TEMPLATE, stream_options={"include_lanes": True})
         if "lanes" in chunk
     ]
     assert [lane["role"] for lane in lanes[0]["lanes"]] == ["refine", "generate"]
 
 
-def test_the_middle_has_a_path_of_its_own(url: str) -> None:
+def test_the_middle_has_a_path_of_its_own(http: httpx.Client) -> None:
     for body in ({"max_tokens": 6}, {}, {"n": 2, "temperature": 1, "seed": 3, "max_tokens": 5}):
         given = {"prompt": "One morning Mia", "suffix": " home.", **body}
-        answers = [whole(url, path, **given) for path in ("fim/completions", "completions")]
+        answers = [whole(http, path, **given) for path in ("fim/completions", "completions")]
         assert answers[0]["choices"] == answers[1]["choices"]
         assert answers[0]["usage"] == answers[1]["usage"]
         assert answers[0]["object"] == "text_completion"
-    streamed = chunks(url, "fim/completions", prompt="One morning Mia", suffix=" home.", max_tokens=6)
-    text = whole(url, "completions", prompt="One morning Mia", suffix=" home.", max_tokens=6)["choices"][0]["text"]
+    streamed = chunks(http, "fim/completions", prompt="One morning Mia", suffix=" home.", max_tokens=6)
+    text = whole(http, "completions", prompt="One morning Mia", suffix=" home.", max_tokens=6)["choices"][0]["text"]
     assert "".join(chunk["choices"][0]["text"] for chunk in streamed) == text
 
 
-def test_special_tokens_in_texts_that_are_given_are_text(server: Server) -> None:
+def test_special_tokens_in_texts_that_are_given_are_text(http: httpx.Client) -> None:
     end = "<|endoftext|>"
     template = [f"One {end}", {"tokens": 3}, f" and {end} then", {"tokens": 4}, end]
-    (choice,) = whole(f"{server.url}/v1", "completions", template=template)["choices"]
+    (choice,) = whole(http, "completions", template=template)["choices"]
     first, second = (gap["text"] for gap in choice["gaps"])
     assert choice["text"] == f"One {end}{first} and {end} then{second}{end}"
     assert choice["finish_reason"] == "stop"
-    plain = whole(f"{server.url}/v1", "completions", prompt="One", suffix=end, max_tokens=3)
+    plain = whole(http, "completions", prompt="One", suffix=end, max_tokens=3)
     assert plain["usage"]["prompt_tokens"] > 3, "the suffix is spelt in letters"
 
 

@@ -41,13 +41,13 @@ FAILING = str(Path(__file__).parents[1] / "support" / "failing_server.py")
 EXIT_S = 40  # 10 are promised, but a machine may be busy
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 BODIES: list[tuple[str, dict[str, Any]]] = [
-    (CHAT, {"messages": [{"role": "user", "content": PARIS}], "max_tokens": 24}),
-    (CHAT, {"messages": [{"role": "user", "content": STORY}], "max_tokens": 32, "stop": [" the ", "fox"]}),
-    (CHAT, {"messages": [{"role": "user", "content": STORY}], "max_tokens": 24, "logprobs": True, "top_logprobs": 2}),
-    (CHAT, {"messages": [{"role": "user", "content": TOM}], "max_tokens": 16, "n": 3, "temperature": 1.0, "seed": 7}),
+    (CHAT, {"messages": [{"role": "user", "content": PARIS}], "max_tokens": 12}),
+    (CHAT, {"messages": [{"role": "user", "content": STORY}], "max_tokens": 20, "stop": [" the ", "fox"]}),
+    (CHAT, {"messages": [{"role": "user", "content": STORY}], "max_tokens": 12, "logprobs": True, "top_logprobs": 2}),
+    (CHAT, {"messages": [{"role": "user", "content": TOM}], "max_tokens": 10, "n": 3, "temperature": 1.0, "seed": 7}),
     (
         CHAT,
-        {"messages": [{"role": "user", "content": TOM}], "response_format": {"type": "json_object"}, "max_tokens": 24},
+        {"messages": [{"role": "user", "content": TOM}], "response_format": {"type": "json_object"}, "max_tokens": 12},
     ),
     (CHAT, {"messages": [{"role": "user", "content": TOM}], "guided_regex": "[a-z]{3} [0-9]{2}"}),
     (TEXT, {"prompt": "One morning Mia", "max_tokens": 20, "logprobs": 1, "echo": True, "decoder": "llada"}),
@@ -112,7 +112,7 @@ def send(url: str, pool: ThreadPoolExecutor, count: int, **fields: Any) -> list[
 
 def test_a_front_end_that_is_killed_is_replaced_and_the_others_notice_nothing(apart: Server) -> None:
     first = front_ends(apart.process.pid)
-    asked = slow_body(max_tokens=40)
+    asked = slow_body(max_tokens=24)
     with ThreadPoolExecutor() as pool:
         alone = httpx.post(apart.url + CHAT, json=asked, timeout=EXIT_S).json()["choices"]
         answers = [pool.submit(httpx.post, apart.url + CHAT, json=asked, timeout=EXIT_S) for _ in range(4)]

@@ -87,7 +87,7 @@ def test_a_tool_is_turned_twice_streamed_and_whole(claude: anthropic.Anthropic, 
         ({"max_tokens": 3}, "max_tokens", None),
         ({"stop_sequences": ["zzz", "makes"]}, "stop_sequence", "makes"),
         ({"extra_body": {"temperature": 1, "top_p": 0.9, "top_k": 20, "seed": 5}}, None, None),
-        ({"extra_body": {"decoder": "llada"}}, "end_turn", None),
+        ({"extra_body": {"decoder": "fast-dllm"}}, "end_turn", None),
         ({"system": "Be short.", "metadata": {"user_id": "u"}, "service_tier": "auto"}, None, None),
     ],
     ids=str,
@@ -149,7 +149,7 @@ def test_an_answer_that_was_begun_is_continued_by_anthropics_client(claude: anth
 
 def test_a_stream_that_is_left_frees_its_request(claude: anthropic.Anthropic, chat_server: Server) -> None:
     options: Any = {"extra_body": {"decoder": "llada", "early_stop": False}}
-    fields: Any = {"model": MODEL, "max_tokens": 400, "messages": [{"role": "user", "content": TOM}]}
+    fields: Any = {"model": MODEL, "max_tokens": 200, "messages": [{"role": "user", "content": TOM}]}
     with claude.messages.stream(**fields, **options) as stream:
         next(iter(stream))
     wait_for(lambda: gauge(chat_server.url, "running_requests") == gauge(chat_server.url, "kv_pages_used") == 0)

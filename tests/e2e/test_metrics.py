@@ -105,13 +105,13 @@ def give_work(url: str) -> None:
     chat = {"model": MODEL, "messages": [{"role": "user", "content": STORY}]}
     bodies: list[dict[str, Any]] = [
         {**chat, "max_tokens": 4},
-        *[{**chat, "max_tokens": 200, "seed": seed, "stream": seed % 2 == 0} for seed in range(5)],
+        *[{**chat, "max_tokens": 100, "seed": seed, "stream": seed % 2 == 0} for seed in range(5)],
     ]
     with httpx.Client(base_url=url, timeout=120) as http:
         with ThreadPoolExecutor(len(bodies)) as pool:
             done = pool.map(lambda body: http.post("/v1/chat/completions", json=body).status_code, bodies)
         assert set(done) == {200}
-        long = {**chat, "max_tokens": 400, "stop": ["no such text"], "ignore_eos": True, "stream": True}
+        long = {**chat, "max_tokens": 200, "stop": ["no such text"], "ignore_eos": True, "stream": True}
         with http.stream("POST", "/v1/chat/completions", json=long) as left:
             next(left.iter_lines())
 

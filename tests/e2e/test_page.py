@@ -11,13 +11,17 @@ import math
 import re
 import subprocess
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from ..support.processes import ASYNCLANE, environment
+from asynclane.server.cli import main as cli
+
+from ..support.processes import ASYNCLANE
+from ..support.scale import part
 from ..support.servers import Server
 from ..support.tools import WEATHER
 from .browser import CODE, PARIS, PHONE, STORY, Open, answered, ask, button, canned, reply
@@ -204,8 +208,8 @@ def test_a_decoder_that_knows_no_confidence_answers_all_the_same(visit: Open) ->
 
 def test_a_trace_is_drawn_as_the_page_draws_an_answer(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "trace.html"
-    command = [*ASYNCLANE, "trace", CODE, "--model", "tiny-llada", "--out", str(path)]
-    subprocess.run(command, env=environment(), check=True, capture_output=True)
+    with ThreadPoolExecutor(1) as pool:  # an event loop of Playwright's runs in this thread
+        assert pool.submit(cli.main, ["trace", CODE, "--model", "tiny-llada", "--out", str(path)]).result() == 0
     page, errors = browser.new_page(), list[str]()
     page.on("console", lambda message: errors.append(message.text))
     page.on("pageerror", lambda error: errors.append(str(error)))
@@ -475,7 +479,7 @@ LANE = [0, None, 0, 0, 8, 0]
 
 def test_a_broken_replay_is_named(visit: Open, server: Server) -> None:
     page = visit()
-    for content in (
+    broken = [
         *("", "!!", "AAAA"),
         *map(link, ([], None, {**TEXTS, "steps": [], "confidences": ["1"]}, {**TEXTS, "text": 3, "steps": []})),
         *(
@@ -484,7 +488,8 @@ def test_a_broken_replay_is_named(visit: Open, server: Server) -> None:
         ),
         link({**TEXTS, "confidences": [], "steps": [[[], []]] * 6000}),
         link({**TEXTS, "confidences": [], "steps": [], "text": "x" * 5_000_000}),
-    ):
+    ]
+    for content in part(broken, 2):
         page.goto("about:blank")
         page.goto(f"{server.url}/#replay={content}")
         expect(page.get_by_role("alert")).to_contain_text("The replay in this link is broken")

@@ -15,11 +15,12 @@ import openai
 import pytest
 
 from ..support.driver import BLOCKS_ONLY, CANVASES_ONLY
+from ..support.scale import LONG as FOR_GOLDEN
 from ..support.servers import PARIS, STORY, Server, chat, cost, gauge
 
 DECODING = Path(__file__).parents[2] / "docs" / "decoding.md"
 LONG: dict[str, Any] = {"max_tokens": 400, "extra_body": {"decoder": "llada", "early_stop": False}}
-DECODERS: tuple[dict[str, Any], ...] = ({}, {"decoder": "fast-dllm"}, {"decoder": "llada", "steps": 6})
+DECODERS: list[Any] = [{}, {"decoder": "fast-dllm"}, pytest.param({"decoder": "llada", "steps": 6}, marks=FOR_GOLDEN)]
 
 
 @pytest.mark.parametrize("decoder", DECODERS, ids=str)

@@ -37,7 +37,7 @@ with LLM("tiny-llada", max_num_seqs=16) as llm:
     for given in {GIVEN!r}:
         for question in {QUESTIONS!r}:
             own = dict(given)
-            params.append(SamplingParams(decoder=own.pop("decoder", None), params=own, max_tokens=24))
+            params.append(SamplingParams(decoder=own.pop("decoder", None), params=own, max_tokens=12))
             chats.append([{{"role": "user", "content": question}}])
     together = [found.outputs[0].text for found in llm.chat(chats, params, use_tqdm=False)]
     alone = [llm.chat(*each, use_tqdm=False)[0].outputs[0].text for each in zip(chats, params)]
@@ -100,7 +100,7 @@ def test_it_answers_alone_as_batched_and_over_http_as_from_python(path: str, ser
         f"the decoder {name!r} of useless 0.1 is left out: {reason}" for name, reason in LEFT_OUT.items()
     ]
     bodies: list[dict[str, Any]] = [
-        {"model": "tiny-llada", "max_tokens": 24, "messages": [{"role": "user", "content": question}], **given}
+        {"model": "tiny-llada", "max_tokens": 12, "messages": [{"role": "user", "content": question}], **given}
         for given in GIVEN
         for question in QUESTIONS
     ]
@@ -154,7 +154,7 @@ def test_the_page_of_all_decoders_has_the_built_in_ones_alone(path: str) -> None
 
 def test_it_may_be_the_default_decoder(server: Server) -> None:
     """As `server` has it."""
-    body = {"model": "tiny-llada", "max_tokens": 24, "messages": [{"role": "user", "content": QUESTIONS[0]}]}
+    body = {"model": "tiny-llada", "max_tokens": 12, "messages": [{"role": "user", "content": QUESTIONS[0]}]}
     with httpx.Client(base_url=server.url, timeout=60) as client:
         answers = [
             client.post("/v1/chat/completions", json={**body, **one}).json() for one in ({}, {"decoder": "leftward"})

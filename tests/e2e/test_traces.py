@@ -81,6 +81,7 @@ def test_a_client_that_leaves_in_a_stream_is_an_event(traced: tuple[Server, Coll
     assert parts["queue"].end_ns <= parts["first forward"].end_ns <= root.end_ns
 
 
+@LONG
 @pytest.mark.parametrize("frontends", [pytest.param("0", marks=SLOW), "1"])
 def test_spans_that_wait_are_sent_before_a_process_ends(frontends: str) -> None:
     body = {"model": "tiny-llada", "prompt": "One", "max_tokens": 4}

@@ -36,9 +36,9 @@ PARTS = 4
 ONE_IN = {
     "tiny-llada": 12,
     "tiny-sdar": 9,
-    "whole-canvas": 2,
+    "whole-canvas": 5,
     "shifted": 9,
-    "block-causal": 5,
+    "block-causal": 9,
     "shifted-blocks": 18,
     "known-first": 9,
     **dict.fromkeys(FAMILIES, 18),

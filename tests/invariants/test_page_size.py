@@ -13,7 +13,7 @@ from asynclane.scheduler.decoding.lane_tree import Layout
 
 from ..support.cases import CHATS, REPEAT, SMALL, STORY, UNSCORED, VARIANTS, Network, assert_same, decoders, network
 from ..support.driver import LIMITS, Answer, Spec, embedded_runner
-from ..support.scale import ALL
+from ..support.scale import ALL, part
 from ..support.small_network import small_runner
 
 NETWORKS = ("tiny-llada", "shifted", "block-causal")
@@ -34,9 +34,10 @@ def isolated(decoder: str, params: Mapping[str, object], pattern: AttentionPatte
 
 @functools.cache
 def specs(name: str) -> dict[str, Spec]:
-    """Every decoder, and isolated siblings that fork. Prompts end within pages of all sizes."""
+    """Every decoder, on the embedded model a part, and isolated siblings that fork. Prompts end within pages of all
+    sizes."""
     net, found = network(name), dict[str, Spec]()
-    some = decoders(net.pattern)
+    some = decoders(net.pattern) if name in SMALL else part(decoders(net.pattern), 3, seed=name)
     if not net.pattern.block_size:
         some += [(name, own) for name, own in VARIANTS if name.startswith("asynclane") and isolated(name, own)]
         some += [("asynclane", {**ISOLATED, "threshold": t, "refresh_every": n}) for t, n in ((0.6, 0), (0.7, 1))]

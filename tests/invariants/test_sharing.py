@@ -23,13 +23,13 @@ def choices(spec: Spec) -> list[Spec]:
 @pytest.mark.parametrize(
     ("name", "spec", "shared"),
     [
-        ("tiny-llada", Spec(STORY, 24, ranks=1), len(STORY) // 16),
-        ("tiny-llada", Spec(STORY, 20, suffix=SUFFIX), len(STORY) // 16),
-        ("shifted", Spec([*range(2, 18), *range(2, 18), 5], 30, params=LANES), 2),
+        ("tiny-llada", Spec(STORY, 12, ranks=1), len(STORY) // 16),
+        ("tiny-llada", Spec(STORY, 12, suffix=SUFFIX), len(STORY) // 16),
+        ("shifted", Spec([*range(2, 18), *range(2, 18), 5], 20, params=LANES), 2),
         # Where the prompt ends with a page, the position that predicts the first token is in it: it is not shared.
-        *[("shifted", Spec((list(range(2, 18)) * 2)[:size], 30, params=LANES), 1) for size in (31, 32)],
+        *[("shifted", Spec((list(range(2, 18)) * 2)[:size], 20, params=LANES), 1) for size in (31, 32)],
         # Decoders that compute a prompt again share nothing.
-        ("tiny-llada", Spec(STORY, 24, params={"refresh_every": 1}), 0),
+        ("tiny-llada", Spec(STORY, 12, params={"refresh_every": 1}), 0),
         ("tiny-llada", Spec(STORY, 12, params={"siblings": "isolated", "lookahead": 1}), 0),
         ("tiny-llada", Spec(STORY, 12, "fast-dllm"), 0),
     ],
@@ -56,7 +56,7 @@ def test_on_a_block_causal_network_a_prompt_is_computed_once(sharing: bool) -> N
 
 def test_choices_that_wait_for_a_slot_answer_the_same() -> None:
     """The first may have left, with the pages, before others come."""
-    net, specs = network("tiny-llada"), choices(Spec(STORY, 16))
+    net, specs = network("tiny-llada"), choices(Spec(STORY, 8))
     wanted = [answer.canvas.tolist() for answer in net.run(specs)]
     for slots in (1, 2):
         tight = replace(LIMITS, slots=slots, pages=64, step_tokens=1024)

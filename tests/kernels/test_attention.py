@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from asynclane.kernels.attention import reference, tiles
 
 from ..support.kernel_cases import DEVICE, NARROW, assert_near, attention_case, in_fp8, kernels_of, plan_of
-from ..support.scale import LONG
+from ..support.scale import LONG, part
 
 device = kernels_of("attention")
 ROWS = [(5, 40), (0, 9), (1, 1), (18, 33), (3, 16)]
@@ -171,10 +172,13 @@ def test_attention_that_does_not_see_one_key(block: int, splits: int) -> None:
     assert_attention(case, tiles.AttentionConfig(32, 16, 4, 2, splits), block, mask_offsets)
 
 
-@pytest.mark.parametrize(("size", "splits"), [(0, 1), (1, 1), (7, 3), (40, 2), (200, 3)])
-@pytest.mark.parametrize("canvases", [False, True])
-def test_attention_within_a_window(size: int, splits: int, canvases: bool) -> None:
+WINDOWS = itertools.product((False, True), [(0, 1), (1, 1), (7, 3), (40, 2), (200, 3)])
+
+
+@pytest.mark.parametrize(("canvases", "sizes"), part(WINDOWS, 2, seed="windows"))
+def test_attention_within_a_window(canvases: bool, sizes: tuple[int, int]) -> None:
     """Causal rows, and canvases whose queries all see the same keys, which reach further back than a page."""
+    size, splits = sizes
     case = attention_case([(30, 44), (1, 20), (9, 9), (17, 90), (0, 5)], 4, 2, 16, 16, device=DEVICE, padding=1)
     given, real = [case[name] for name in GIVEN], int(case["row_starts"][-1])
     rows = [14, -1, -1, 73, -1, -1] if canvases else [-1] * 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,7 @@ from asynclane.kernels.common.types import FeedForwardNorms, Fp8Heads, QkNorm
 from asynclane.kernels.elementwise import reference
 
 from ..support.kernel_cases import DEVICE, NARROW, assert_near, drawn, kernels_of
+from ..support.scale import part
 
 device = kernels_of("elementwise")
 PLACES = [9, -1, 0, 5, -1]  # of which two are padding
@@ -116,18 +118,19 @@ def drawn_qk_norm(heads: int, kv_heads: int, dim: int, bias: bool, norms: bool, 
     return QkNorm(drawn((heads + 2 * kv_heads) * dim, dtype=dtype, seed=1) if bias else None, *both)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, *NARROW])
+HEADS = [(4, 4, 64, 64), (7, 1, 16, 8), (3, 1, 12, 6)]
+CHANGES = [(False, False, False), (True, False, False), (False, True, False), (False, True, True)]
+
+
 @pytest.mark.parametrize(
-    ("bias", "norms", "values"),
-    [(False, False, False), (True, False, False), (False, True, False), (False, True, True)],
-)
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "dim", "rotary"),
-    [(4, 4, 64, 64), (7, 1, 16, 8), (3, 1, 12, 6)],
+    ("sizes", "changes", "dtype"),
+    part(itertools.product(HEADS, CHANGES, [torch.float32, *NARROW]), 2, seed="heads"),
+    ids=str,
 )
 def test_heads_are_biased_normed_and_rotated_as_in_torch(
-    heads: int, kv_heads: int, dim: int, rotary: int, bias: bool, norms: bool, values: bool, dtype: torch.dtype
+    sizes: tuple[int, int, int, int], changes: tuple[bool, bool, bool], dtype: torch.dtype
 ) -> None:
+    (heads, kv_heads, dim, rotary), (bias, norms, values) = sizes, changes
     places = torch.tensor(PLACES, device=DEVICE)
     qkv = drawn(len(places), heads + 2 * kv_heads, dim, dtype=dtype)
     cos, sin = drawn(2, len(places), rotary)

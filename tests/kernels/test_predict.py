@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -13,6 +14,7 @@ from asynclane.kernels.common.types import Prediction
 from asynclane.kernels.predict import reference
 
 from ..support.kernel_cases import DEVICE, draws_of, kernels_of, some_logits
+from ..support.scale import ALL, LONG
 
 device = kernels_of("predict")
 NO_IDS = torch.tensor([], dtype=torch.int64, device=DEVICE)
@@ -124,9 +126,12 @@ def assert_predict(logits: Tensor, banned: list[int], ends: list[int], **launch:
     return got
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("vocabulary", "splits"), [(300, 1), (4096, 3), (5000, 4)])
-def test_predictions(vocabulary: int, splits: int, dtype: torch.dtype) -> None:
+SIZES, DTYPES = [(300, 1), (4096, 3), (5000, 4)], (torch.bfloat16, torch.float16, torch.float32)
+
+
+@pytest.mark.parametrize(("sizes", "dtype"), [*(itertools.product if ALL else zip)(SIZES, DTYPES)])
+def test_predictions(sizes: tuple[int, int], dtype: torch.dtype) -> None:
+    vocabulary, splits = sizes
     logits = some_logits(DEVICE, 4, vocabulary, dtype)
     logits[0, [5, 200]] = 60.0  # banned
     logits[1, [1, vocabulary - 1]] = 50.0  # a tie, and an end
@@ -165,7 +170,7 @@ def test_a_row_of_nan_yields_ids_of_the_vocabulary_and_spares_its_neighbours() -
     assert got.confidence.isnan().tolist() == [False, True, True, False]
 
 
-@pytest.mark.parametrize(("dtype", "splits"), [(torch.float32, 2), (torch.bfloat16, 1)])
+@pytest.mark.parametrize(("dtype", "splits"), [(torch.float32, 2), pytest.param(torch.bfloat16, 1, marks=LONG)])
 def test_draws_equal_the_reference(dtype: torch.dtype, splits: int) -> None:
     count = 8
     draws = draws_of(
@@ -190,6 +195,7 @@ def test_draws_without_narrowing() -> None:
     assert_predict(some_logits(DEVICE, 3, 1100, torch.float32), [], [], draws=draws, narrowed=False, splits=1)
 
 
+@LONG
 def test_top_k_and_top_p_draw_only_what_they_keep() -> None:
     count = 12
     logits = torch.tensor([0.4, 0.3, 0.2, 0.1], device=DEVICE).log().bfloat16().expand(count, 4).contiguous()

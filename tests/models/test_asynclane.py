@@ -19,21 +19,22 @@ from ..support.cases import TEXT, chat, network
 from ..support.driver import LIMITS, Answer, Spec
 from ..support.fakes import add
 from ..support.golden import WHOLE
+from ..support.scale import ALL
 
 PROBLEMS = problems(21, 5)
 PROMPTS = [chat(problem.prompt) for problem in PROBLEMS]
 LENGTH = 128
 
 
-def answers(decoder: str = "asynclane", count: int = 2, **params: Any) -> list[Answer]:
+def answers(decoder: str = "asynclane", count: int = 2, length: int = LENGTH, **params: Any) -> list[Answer]:
     """The answers to the first problems. Each set of parameters is run once."""
-    return _answers(decoder, count, tuple(params.items()))
+    return _answers(decoder, count, length, tuple(params.items()))
 
 
 @cache
-def _answers(decoder: str, count: int, params: tuple[tuple[str, object], ...]) -> list[Answer]:
+def _answers(decoder: str, count: int, length: int, params: tuple[tuple[str, object], ...]) -> list[Answer]:
     watched = decoder == "asynclane"
-    specs = [Spec(prompt, LENGTH, decoder, dict(params), watched=watched) for prompt in PROMPTS[:count]]
+    specs = [Spec(prompt, length, decoder, dict(params), watched=watched) for prompt in PROMPTS[:count]]
     return network("tiny-llada").run(specs)
 
 
@@ -45,8 +46,8 @@ def canvases(answers: list[Answer]) -> list[list[int]]:
 def test_without_forks_with_the_whole_canvas_and_a_refresh_per_block_it_is_fast_dllm(rule: dict[str, object]) -> None:
     plain = {"cache": "prefix", **WHOLE, **rule}
     off = {"draft_threshold": "off", "end_threshold": "off", "later_threshold": "off"}
-    ours = answers(count=1, max_lanes=1, lookahead="canvas", block_length=32, **off, **plain)
-    theirs = answers("fast-dllm", count=1, **plain)
+    ours = answers(count=1, length=64, max_lanes=1, lookahead="canvas", block_length=32, **off, **plain)
+    theirs = answers("fast-dllm", count=1, length=64, **plain)
     assert canvases(ours) == canvases(theirs)
     assert [(a.steps, a.computed_tokens) for a in ours] == [(a.steps, a.computed_tokens) for a in theirs]
 
@@ -83,9 +84,10 @@ def test_reuse_saves_forwards_and_answers_as_well() -> None:
 
 @pytest.mark.parametrize("siblings", ["live", "isolated", "coupled", "commit"])
 def test_every_kind_of_sibling_answers_most_problems(siblings: str) -> None:
-    found = answers(count=len(PROBLEMS), siblings=siblings)
-    good = [right(problem, TEXT.decode(answer.text)) for problem, answer in zip(PROBLEMS, found, strict=True)]
-    assert sum(good) >= 3
+    some = PROBLEMS if ALL else PROBLEMS[:3]
+    found = answers(count=len(some), siblings=siblings)
+    good = [right(problem, TEXT.decode(answer.text)) for problem, answer in zip(some, found, strict=True)]
+    assert sum(good) > len(some) / 2
     assert sum(answer.forks for answer in found) >= 3
 
 
@@ -110,7 +112,7 @@ def test_only_generate_lanes_end_an_answer_never_drafts_or_refine_lanes(vocabula
 
 
 def test_a_predicted_end_shortens_the_look_ahead() -> None:
-    near, far = (answers(count=5, end_threshold=threshold) for threshold in (0.9, "off"))
+    near, far = (answers(end_threshold=threshold) for threshold in (0.9, "off"))
     assert sum(a.computed_tokens for a in near) < sum(a.computed_tokens for a in far)
 
 

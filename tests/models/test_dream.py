@@ -19,8 +19,10 @@ from asynclane.scheduler.contract import GREEDY, DeviceCommitRule, Measure, Plac
 from ..support.driver import Spec, full_logits, run
 from ..support.fakes import MASK, vocabulary
 from ..support.golden import WHOLE
+from ..support.scale import ALL
 from ..support.small_network import small_runner
 
+SEEDS = 3200 if ALL else 1600
 LENGTH = 24
 PROMPT = [5, 9, 3, 6]  # a prompt, so that no two positions are alike
 
@@ -110,8 +112,8 @@ def committed(rule: DeviceCommitRule, seeds: int, size: int = 8) -> Counter[tupl
 
 
 def test_origin_takes_each_mask_by_its_chance() -> None:
-    """3,200 seeds of 8 positions at 0.3: within four standard deviations, for each position and for their number."""
-    counts = committed(DeviceCommitRule(0, 0.7, measure=Measure.RANDOM), 3200)
+    """8 positions at 0.3: within four standard deviations, for each position and for their number."""
+    counts = committed(DeviceCommitRule(0, 0.7, measure=Measure.RANDOM), SEEDS)
     total = counts.total()
     for position in range(8):
         share = sum(n for some, n in counts.items() if position in some) / total
@@ -128,9 +130,9 @@ def test_a_noisy_rule_draws_positions_without_replacement() -> None:
     measured = runner.execute(StepPlan((placement,), (row,))).measured
     assert measured is not None
     weights = np.exp(measured / noise) / np.exp(measured / noise).sum()
-    counts = committed(DeviceCommitRule(2, math.inf, measure=Measure.ENTROPY, noise=noise), 3200, size)
+    counts = committed(DeviceCommitRule(2, math.inf, measure=Measure.ENTROPY, noise=noise), SEEDS, size)
     assert 0.01 < weights.min() < 0.9 * weights.max()
     for i in range(size):
         for j in range(i + 1, size):
             want = weights[i] * weights[j] * (1 / (1 - weights[i]) + 1 / (1 - weights[j]))
-            assert abs(counts[i, j] / 3200 - want) < 4 * math.sqrt(want / 3200)
+            assert abs(counts[i, j] / SEEDS - want) < 4 * math.sqrt(want / SEEDS)

@@ -83,7 +83,7 @@ def test_several_blocks_at_once_are_computed_as_published(
 ) -> None:
     """Until two more are finished in one forward, which then wait together."""
     cached = 0
-    for prompt in part(PROMPTS, 6):
+    for prompt in part(PROMPTS, 12):
         params = {"cache": "finished", "cache_delay": delay, "refresh_interval": interval, "block_length": 16, **WHOLE}
         scheduler = Scheduler(LIMITS, vocabulary)
         sequence = add(scheduler, Spec(prompt, 96, decoder, params).request(0, scheduler.pattern))

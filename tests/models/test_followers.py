@@ -24,6 +24,7 @@ from asynclane.models.ranks import Setup, loaded_with, start_ranks
 from asynclane.scheduler.contract import Placement
 
 from ..support.driver import MODEL
+from ..support.scale import ALL, LONG
 
 ROOT = str(Path(__file__).parents[2])
 BAD = "tests.support.bad_rank"
@@ -50,7 +51,10 @@ def ended(process: int) -> bool:
 
 @pytest.mark.parametrize(
     ("fault", "message"),
-    [("fails", "rank 1: no memory for the weights"), ("ends", r"rank 1 has ended \(exit code 3\)")],
+    [
+        ("fails", "rank 1: no memory for the weights"),
+        pytest.param("ends", r"rank 1 has ended \(exit code 3\)", marks=LONG),
+    ],
 )
 def test_a_rank_that_cannot_load_is_reported_with_its_reason(
     fault: str, message: str, monkeypatch: pytest.MonkeyPatch
@@ -71,10 +75,11 @@ def test_a_rank_that_cannot_load_is_reported_with_its_reason(
 
 
 def test_ranks_that_do_not_come_are_named_after_a_deadline() -> None:
-    followers = Followers(3, BAD, "hangs")
+    ranks, missing = (3, "1, 2") if ALL else (2, "1")
+    followers = Followers(ranks, BAD, "hangs")
     processes = [follower.process.pid for follower in followers._followers]
     try:
-        with pytest.raises(ModelError, match="rank 1, 2 of 3 is not running in time"):
+        with pytest.raises(ModelError, match=f"rank {missing} of {ranks} is not running in time"):
             followers.meeting().passed("running", 0.1)
     finally:
         followers.close()
@@ -88,6 +93,7 @@ def test_processes_that_cannot_be_started_are_an_error_of_one_line(monkeypatch: 
         Followers(2, BAD, "hangs")
 
 
+@LONG
 def test_a_rank_ends_with_the_first_ones_process() -> None:
     code = (
         "import sys, time; from asynclane.models.exec.followers import Followers;"
@@ -150,6 +156,7 @@ def test_steps_and_placements_arrive_in_order_and_as_they_were(monkeypatch: pyte
     assert steps == [(("key", number), [number, -1]) for number in range(module.MOST_HEADS + 2)]
 
 
+@LONG
 def test_a_start_that_hangs_ends_the_command_all_the_same() -> None:
     """The first rank waits for one that has failed: the process ends with one line and exit code 2."""
     code = (

@@ -9,10 +9,11 @@ from asynclane.scheduler import Sampling, Vocabulary
 
 from ..support.driver import Answer, Spec, run
 from ..support.golden import PROMPTS, WHOLE
+from ..support.scale import part
 
 LENGTH = 32
-SOME = [PROMPTS[number] for number in (0, 4)]
-STORY = SOME[1]
+STORY = PROMPTS[4]
+SOME = part([PROMPTS[0], STORY], 2)
 TWICE = {"early_stop": False, "block_length": 16, "steps": 8}
 NO_GAP = {"early_gap": 100.0, "mid_gap": 100.0, "late_gap": 100.0}
 NO_LEAP = {"near_threshold": 0.9}
@@ -75,15 +76,15 @@ def test_the_host_draws_and_scores_as_the_device_does(runner: Runner, vocabulary
 
 def test_what_a_rule_adds_saves_forwards(runner: Runner, vocabulary: Vocabulary) -> None:
     def asked(decoder: str, prompt: list[int] = STORY, **params: object) -> Spec:
-        return Spec(prompt, 64, decoder, {"cache": "dual", **params})
+        return Spec(prompt, 48, decoder, {"cache": "dual", **params})
 
     pairs = [
         (asked("credit"), asked("fast-dllm")),
         (asked("localleap"), asked("fast-dllm")),
         (asked("ahd", history=1, drift=1.0, block_length=8), asked("ahd", drift=0.0, block_length=8)),
-        (asked("ccd", steps=32), asked("ccd", steps=32, warmup=4096)),
-        (asked("klass", steps=32), asked("llada", steps=32)),
-        (asked("prophet", PROMPTS[5], steps=32), asked("llada", PROMPTS[5], steps=32)),
+        (asked("ccd", steps=24), asked("ccd", steps=24, warmup=4096)),
+        (asked("klass", steps=24), asked("llada", steps=24)),
+        (asked("prophet", PROMPTS[5], steps=24), asked("llada", PROMPTS[5], steps=24)),
     ]
     found = run(runner, vocabulary, [spec for pair in pairs for spec in pair])
     for (rule, _), with_it, without in zip(pairs, found[::2], found[1::2], strict=True):

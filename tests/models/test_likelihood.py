@@ -15,7 +15,7 @@ from ..support.likelihood import BLOCK, Setting, scoring
 from ..support.scale import ALL, LONG
 
 TEXTS = ["Tom has 12 eggs and finds 11 more.", "The capital of France is Paris.", "def f(x):\n    return x"]
-MANY = [*TEXTS, *(f"#### {at} + {7 * at} = {8 * at}" for at in range(47 if ALL else 0))]
+MANY = [*TEXTS, *(f"#### {at} + {7 * at} = {8 * at}" for at in range(47))] if ALL else TEXTS[:2]
 
 
 @pytest.fixture(scope="module", params=["tiny-llada", "tiny-sdar"])
@@ -62,7 +62,7 @@ def test_scores_are_the_same_alone_and_batched_with_others(setting: Setting, hal
     requests = [(ids[:1], scoring(ids[1:])) for ids in given]
     narrow = replace(LIMITS, slots=2)  # one row at a time
     alone = [setting.score([one], limits=narrow)[0][0] for one in requests]
-    others = [Spec(ids.tolist(), 24) for ids in given[: len(TEXTS)]]
+    others = [Spec(setting.ids(text).tolist(), 8) for text in TEXTS]
     together, plans = setting.score(requests, others, halving=halving)
     assert max(len(plan.rows) for plan in plans) > 4
     for one, other in zip(alone, together, strict=True):

@@ -43,14 +43,14 @@ def test_penalties_make_answers_repeat_less(runner: Runner, vocabulary: Vocabula
 
 
 def test_a_banned_token_never_comes_and_a_pushed_one_always(runner: Runner, vocabulary: Vocabulary) -> None:
-    (plain,) = run(runner, vocabulary, [Spec(STORY, 64)])
+    (plain,) = run(runner, vocabulary, [Spec(STORY, 32)])
     first = plain.text[0]
     bans = Preferences(bias=dict.fromkeys(plain.text[:4], -math.inf))
     banned, pushed = run(
-        runner, vocabulary, [Spec(STORY, 64, preferences=p) for p in (bans, Preferences(bias={first: 100}))]
+        runner, vocabulary, [Spec(STORY, 32, preferences=p) for p in (bans, Preferences(bias={first: 100}))]
     )
     assert not set(banned.text) & set(bans.bias)
-    assert pushed.text == [first] * 64
+    assert pushed.text == [first] * 32
 
 
 def test_an_answer_that_may_not_end_fills_its_canvas_and_one_with_a_least_length_is_as_long(
@@ -71,9 +71,9 @@ def test_an_answer_that_may_not_end_fills_its_canvas_and_one_with_a_least_length
 
 def test_top_k_and_min_p_of_the_best_alone_are_greedy(runner: Runner, vocabulary: Vocabulary) -> None:
     specs = [
-        Spec(STORY, 64, sampling=s) for s in (GREEDY, Sampling(1.5, seed=1, top_k=1), Sampling(1.5, seed=1, min_p=1.0))
+        Spec(STORY, 32, sampling=s) for s in (GREEDY, Sampling(1.5, seed=1, top_k=1), Sampling(1.5, seed=1, min_p=1.0))
     ]
-    greedy, *narrow = run(runner, vocabulary, [*specs, Spec(STORY, 64, sampling=Sampling(1.5, seed=1))])
+    greedy, *narrow = run(runner, vocabulary, [*specs, Spec(STORY, 32, sampling=Sampling(1.5, seed=1))])
     assert [done.text == greedy.text for done in narrow] == [True, True, False]
 
 

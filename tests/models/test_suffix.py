@@ -12,6 +12,7 @@ from asynclane.scheduler import Vocabulary
 
 from ..support.cases import TEXT
 from ..support.driver import Spec, run
+from ..support.scale import LONG
 
 GAPS = holes(21, 4, "name")
 
@@ -20,7 +21,7 @@ def ids(text: str) -> list[int]:
     return TEXT.encode(text, specials=False)
 
 
-@pytest.mark.parametrize("decoder", ["asynclane", "fast-dllm", "llada"])
+@pytest.mark.parametrize("decoder", ["asynclane", "fast-dllm", pytest.param("llada", marks=LONG)])
 def test_a_line_that_follows_from_the_suffix_alone_is_written(
     decoder: str, runner: Runner, vocabulary: Vocabulary
 ) -> None:

@@ -14,6 +14,7 @@ from asynclane.scheduler.decoding.vocabulary import LINE
 
 from ..support.cases import TEXT, chat, comparable, network
 from ..support.driver import LIMITS, Answer, Spec, full_logits, run
+from ..support.scale import LONG, part
 
 BLOCK = 16
 PATTERN = AttentionPattern(block_size=BLOCK)
@@ -70,7 +71,7 @@ def written_out(
     return x[len(prompt) :].tolist(), forwards
 
 
-@pytest.mark.parametrize(("coarse", "fine"), [(16, 1), (16, 4), (48, 16)])
+@pytest.mark.parametrize(("coarse", "fine"), [pytest.param(16, 1, marks=LONG), (16, 4), (48, 16)])
 @pytest.mark.parametrize("prompt", PROMPTS[:2], ids=["sum", "code"])
 def test_answers_are_those_of_the_method_written_out(
     coarse: int, fine: int, prompt: list[int], runner: Runner, vocabulary: Vocabulary
@@ -82,7 +83,7 @@ def test_answers_are_those_of_the_method_written_out(
 
 
 def test_fine_blocks_as_long_as_coarse_ones_are_bacd(runner: Runner, vocabulary: Vocabulary) -> None:
-    for prompt in PROMPTS[:2]:
+    for prompt in part(PROMPTS[:2], 2):
         same = answer(runner, vocabulary, prompt, "tccf", fine_length=BLOCK, **LINES)
         for decoder, rule in (("bacd", {}), ("fast-dllm", {"rule": "bacd"})):
             assert comparable(same) == comparable(answer(runner, vocabulary, prompt, decoder, early_stop=False, **rule))
@@ -96,7 +97,7 @@ def test_an_answer_without_the_mark_is_bacd(vocabulary: Vocabulary, runner: Runn
 
 
 def test_its_cache_is_exact(runner: Runner, vocabulary: Vocabulary) -> None:
-    for prompt in PROMPTS[:2]:
+    for prompt in part(PROMPTS[:2], 2):
         cached, whole = (
             answer(runner, vocabulary, prompt, "tccf", fine_length=4, cache=cache, **LINES)
             for cache in ("prefix", "none")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +13,9 @@ from asynclane.models.exec.runner import Runner
 from asynclane.scheduler import Outcome, ParamError, Preferences, Vocabulary
 from asynclane.scheduler.decoding.registry import DECODERS
 
-from ..support.cases import FEWER, TEXT, network, takes_template
+from ..support.cases import FEWER, TEXT, Network, network, takes_template
 from ..support.driver import Spec, refusal, run
-from ..support.scale import ALL
+from ..support.scale import ALL, LONG
 
 MASK = TEXT.mask_id
 GAPS = holes(21, 4, "name")
@@ -35,22 +36,36 @@ TAKING = [
     for name in WHOLE_CANVAS
     if takes_template(replace(SPEC, decoder=name, params=FEWER.get(name, {})), network("whole-canvas").pattern)
 ]
-# `make test` runs each decoder once: half of them with a suffix, half without.
-SUFFIXES = [("", TAKING if ALL else TAKING[::2]), (" Good.", TAKING if ALL else TAKING[1::2])]
+# `make test` runs each decoder once, on a small network: half of them with a suffix, half without.
+HALVES = (TAKING, TAKING) if ALL else (TAKING[::2], TAKING[1::2])
+SMALL_TEMPLATE = [None, None, None, 9, 8, None, None, 10, None, None, None, None]
 
 
-@pytest.mark.parametrize(("suffix", "names"), SUFFIXES, ids=["no suffix", "a suffix"])
+def short() -> tuple[Network, Spec, list[int]]:
+    """The small network, a request with gaps in its vocabulary, and a suffix."""
+    net = network("whole-canvas")
+    template = [net.vocabulary.mask_id if token is None else token for token in SMALL_TEMPLATE]
+    return net, Spec(net.prompts[1], len(template), template=template), [12, 7]
+
+
+def long() -> tuple[Network, Spec, list[int]]:
+    return network("tiny-llada"), SPEC, ids(" Good.")
+
+
+@pytest.mark.parametrize("request_of", [short, pytest.param(long, marks=LONG)])
+@pytest.mark.parametrize(("suffixed", "names"), [*enumerate(HALVES)], ids=["no suffix", "a suffix"])
 def test_every_decoder_fills_the_gaps_and_keeps_the_texts(
-    runner: Runner, vocabulary: Vocabulary, suffix: str, names: list[str]
+    request_of: Callable[[], tuple[Network, Spec, list[int]]], suffixed: int, names: list[str]
 ) -> None:
-    spec = replace(SPEC, suffix=ids(suffix), preferences=replace(ENDLESS, ignore_end=True))
+    net, spec, suffix = request_of()
+    spec = replace(spec, suffix=suffix * suffixed, preferences=replace(spec.preferences, ignore_end=True))
     specs = [replace(spec, decoder=name, params=FEWER.get(name, {})) for name in names]
-    given = np.array(TEMPLATE)
-    for name, answer in zip(names, run(runner, vocabulary, specs), strict=True):
+    given, mask = np.array(spec.template), net.vocabulary.mask_id
+    for name, answer in zip(names, net.run(specs), strict=True):
         canvas = np.array(answer.text)
         assert len(canvas) == len(given), name
-        assert (canvas[given != MASK] == given[given != MASK]).all(), name
-        assert not np.isin(canvas, [MASK, *vocabulary.ends]).any(), name
+        assert (canvas[given != mask] == given[given != mask]).all(), name
+        assert not np.isin(canvas, [mask, *net.vocabulary.ends]).any(), name
         assert answer.outcome is Outcome.LENGTH, name
         assert answer.streamed == answer.text, name
 
@@ -67,7 +82,7 @@ def test_each_gap_is_a_lane_from_the_start_and_only_the_last_may_end(runner: Run
     assert [lane.end - lane.start for lane in first] == [6, 3, 12]
 
 
-@pytest.mark.parametrize("decoder", ["asynclane", "fast-dllm", "llada", "d3llm"])
+@pytest.mark.parametrize("decoder", ["asynclane", "fast-dllm", pytest.param("llada", marks=LONG), "d3llm"])
 def test_a_gap_is_written_for_what_comes_after_it(decoder: str, runner: Runner, vocabulary: Vocabulary) -> None:
     """Without the text after it, it cannot be known which function is meant."""
     specs = []

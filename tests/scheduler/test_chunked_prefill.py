@@ -30,7 +30,7 @@ BLOCK, PAGE = 4, 8
 PATTERN = AttentionPattern(block_size=BLOCK)
 LIMITS = Limits(slots=80, pages=4000, page_size=PAGE, step_tokens=20_000, max_model_len=2000, max_queue=100)
 ROW = 2 * BLOCK  # of a running request: the block before is computed once more with its last tokens
-SIZES = [BLOCK, PAGE, 20, 64, 100, 1000, 0] if ALL else [BLOCK, 20, 100, 0]
+SIZES = [BLOCK, PAGE, 20, 64, 100, 1000, 0] if ALL else [BLOCK, 20, 0]
 COST = StepCost([0, 1000], [1e-6, 1.0])
 LINEAR = Halving(COST)
 

@@ -42,7 +42,7 @@ CUT: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-Schedules.TestCase.settings = random_schedules(60, 200)
+Schedules.TestCase.settings = random_schedules(40, 200)
 TestSchedules = Schedules.TestCase
 
 
@@ -52,7 +52,7 @@ class TwoInFlight(Schedules):
     depth = 2
 
 
-TwoInFlight.TestCase.settings = random_schedules(40, 120)
+TwoInFlight.TestCase.settings = random_schedules(26, 120)
 TestTwoInFlight = TwoInFlight.TestCase
 
 
@@ -75,11 +75,11 @@ class LongerThanAStep(TwoInFlight):
         return executor
 
 
-LongerThanAStep.TestCase.settings = random_schedules(20, 120)
+LongerThanAStep.TestCase.settings = random_schedules(13, 120)
 TestLongerThanAStep = LongerThanAStep.TestCase
 
 
-WithReplicas.TestCase.settings = random_schedules(20, 60)
+WithReplicas.TestCase.settings = random_schedules(13, 60)
 TestWithReplicas = WithReplicas.TestCase
 
 
@@ -99,7 +99,7 @@ def test_nobody_starves_when_every_row_fills_more_than_half_a_step() -> None:
 
 
 def test_random_schedules_conserve_pages_and_end_every_request_once() -> None:
-    for seed in range(2000 if ALL else 200):
+    for seed in range(2000 if ALL else 120):
         rng = random.Random(seed)
         depth = 1 + seed % 2
         shift = seed // 2 % 2

@@ -70,7 +70,7 @@ def trace(seed: int, leaves_out: bool) -> list[Any]:
     return [*found, [(one.outcome, one.canvas.tolist()) for one in sequences]]
 
 
-@pytest.mark.parametrize("seeds", [range(start, start + 20) for start in range(0, 400 if ALL else 60, 20)])
+@pytest.mark.parametrize("seeds", [range(start, start + 20) for start in range(0, 400 if ALL else 40, 20)])
 def test_nothing_is_left_out_that_matters(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
     short = [trace(seed, leaves_out=True) for seed in seeds]
     monkeypatch.setattr(AsyncLane, "crowded", lambda policy, tree: False)
@@ -124,7 +124,7 @@ def expected(snapshot: LaneSnapshot, nesting: Nesting) -> list[LaneStatus]:
 
 def test_boundaries_are_found_where_a_look_at_every_position_finds_them() -> None:
     rng = random.Random(3)
-    for _ in range(400 if ALL else 150):
+    for _ in range(400 if ALL else 100):
         cases = [random_snapshot(rng) for _ in range(rng.randint(1, 6))]
         for (snapshot, nesting), status in zip(
             cases, lane_statuses([snapshot for snapshot, _ in cases], vocabulary()), strict=True

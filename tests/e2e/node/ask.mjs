@@ -63,7 +63,7 @@ const cases = {
   // The process lives on until its input is closed: only the abort can have freed the request.
   async abort() {
     const stream = await client.chat.completions.create({
-      model, messages, stream: true, max_tokens: 400, decoder: "llada", early_stop: false,
+      model, messages, stream: true, max_tokens: 200, decoder: "llada", early_stop: false,
     });
     for await (const chunk of stream) {
       if (chunk.choices.length) break;

@@ -31,6 +31,7 @@ from asynclane.server.cli import main as cli
 from ...support.checkpoints import CONFIGS, write_checkpoint
 from ...support.driver import MODEL
 from ...support.published import LLADA, write_json, write_llada
+from ...support.scale import LONG
 from ...support.tools import TEMPLATE, write_checkpoint_with
 
 ROOT = Path(__file__).parents[3]
@@ -237,6 +238,7 @@ sys.exit(code)
 """
 
 
+@LONG
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_model_of_16_gb_is_inspected_in_little_memory(tmp_path: Path) -> None:
     directory = write_in_full_size(tmp_path / "llada")

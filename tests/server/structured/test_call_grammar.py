@@ -20,10 +20,11 @@ from asynclane.server.text.tokenizer import Tokenizer
 from asynclane.server.text.tool_calls import TOOL_FORMATS, ToolFormat
 
 from ...support.grammars import at_random
+from ...support.scale import ALL
 from ...support.tools import CITY, random_tools
 
 HELD = [form for form in TOOL_FORMATS.values() if not form.gemma]
-SETS = int(os.environ.get("TOOL_SETS", "60"))  # random sets of tools; 300 take 16 s
+SETS = int(os.environ.get("TOOL_SETS", "60" if ALL else "30"))  # random sets of tools; 300 take 16 s
 ROOM = 400
 
 

@@ -14,6 +14,8 @@ from asynclane.server.text.reasoning import REASONING_FORMATS
 from asynclane.server.text.splitter import AnswerSplitter, CallPart, CallRules, Reasoning, Text
 from asynclane.server.text.tool_calls import TOOL_FORMATS, read_call, read_gemma_call
 
+from ...support.scale import ALL
+
 NAMES = frozenset(("get_weather", "get_time"))
 THINK = REASONING_FORMATS["think"]
 HERMES, PLAIN, GEMMA = (TOOL_FORMATS[name] for name in ("hermes", "json", "gemma"))
@@ -127,7 +129,7 @@ PIECES = st.lists(
 
 
 @given(text=PIECES, places=st.sets(st.integers(0, 400), max_size=30), early=st.booleans(), inside=st.booleans())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500 if ALL else 250, deadline=None)
 def test_any_text_has_the_same_parts_wherever_it_is_cut(text: str, places: set[int], early: bool, inside: bool) -> None:
     options: dict[str, Any] = {"reasoning": THINK, "inside": inside, "calls": CallRules(HERMES, NAMES, early=early)}
     whole, pieces = split([text], **options), split(cut(text, places), **options)

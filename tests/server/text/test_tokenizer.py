@@ -23,6 +23,7 @@ from asynclane.server.text.tokenizer import BadTokenizer, TextTooLong, Tokenizer
 
 from ...support.checkpoints import write_checkpoint, write_sentencepiece_tokenizer
 from ...support.http import TINY
+from ...support.scale import ALL
 
 Edit = Callable[..., Path]
 
@@ -59,7 +60,7 @@ def test_pieces_cover_the_network_and_special_tokens_have_none(text: Tokenizer) 
 TEXTS = st.text(max_size=300) | st.sampled_from(["<|start_header_id|>" * 20, " " * 500, "e\u0301" * 99])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200 if ALL else 60, deadline=None)
 @given(said=TEXTS)
 def test_a_text_that_fits_is_never_refused_unread(said: str) -> None:
     text = Tokenizer(TINY)
