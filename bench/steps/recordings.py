@@ -16,6 +16,7 @@ import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -119,18 +120,15 @@ def _answer(cost: AnswerCost) -> AnswerCost:
 def _graded(options: argparse.Namespace) -> list[tuple[str, Grade]]:
     """The messages, each with the grade of its answer. Raises `ValueError`."""
     first, count, directory = options.first, options.problems, Path(options.model)
+    graded: list[tuple[str, Grade]]
     if (directory / RESERVED).is_file():
         messages = prompts(directory)
-        graded = [(message, _kept(message)) for message in messages]
+        graded = [(message, partial(kept_words, message)) for message in messages]
     else:
-        graded = [(one.prompt, lambda text, one=one: right(one, text)) for one in problems(options.seed, first + count)]
+        graded = [(one.prompt, partial(right, one)) for one in problems(options.seed, first + count)]
     if not 0 <= first < first + count <= len(graded):
         raise ValueError(f"--first and --problems must be within the {len(graded)} there are, not {first} and {count}")
     return graded[first : first + count]
-
-
-def _kept(message: str) -> Grade:
-    return lambda text: kept_words(message, text)
 
 
 def _figures(recording: Recording) -> str:

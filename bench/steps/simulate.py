@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...scheduler.decoding.params import AUTO, DEFAULT_SHAPE, SHAPES, LaneShape
-from ...scheduler.step_cost import Budget, StepCost
+from ...scheduler.step_cost import MOSTLY_OPEN, Budget, StepCost
 from ..load.output import check_outputs, finish, positive, table
 from ..report import RESULTS
 from .curves import draw_curves
@@ -130,6 +130,17 @@ def _simulate(
     }
 
 
+def _missing(recordings: Sequence[Recording]) -> list[str]:
+    """The shapes that auto may choose for these answers but were not recorded: narrow ones only where most of the
+    default's positions stay open."""
+    recorded = {one.shape for one in recordings}
+    possible: tuple[LaneShape, ...] = SHAPES
+    if DEFAULT_SHAPE in recorded:
+        computed, useful = _positions_a_token(recordings)
+        possible = possible if 1 - useful / computed > MOSTLY_OPEN else (DEFAULT_SHAPE,)
+    return [shape_name(shape) for shape in possible if shape not in recorded]
+
+
 def _positions_a_token(recordings: Sequence[Recording]) -> tuple[float, float]:
     """The positions that the default computes for each token, and those of them that any shape computes."""
     (default,) = (one for one in recordings if one.shape == DEFAULT_SHAPE)
@@ -146,8 +157,7 @@ def _inputs(
     except (OSError, ValueError) as error:
         parser.error(str(error))
     for path, recordings in recorded.items():
-        missing = [shape_name(shape) for shape in SHAPES if shape not in {one.shape for one in recordings}]
-        if missing:
+        if missing := _missing(recordings):
             parser.error(f"{path.name} has no answers of block length + look-ahead {', '.join(missing)}")
     return recorded, cost
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,9 @@ from asynclane.bench.steps.recordings import RECORDINGS, Recording, dump, load
 from asynclane.bench.steps.replay import Loop, Spell
 from asynclane.bench.steps.simulate import CURVE, POINT, accuracy_of, as_accurate, compare, main
 from asynclane.scheduler.decoding.params import DEFAULT_SHAPE, SHAPES, LaneShape
+from asynclane.scheduler.request import RequestStats
 from asynclane.scheduler.step_cost import AnswerCost, Budget, StepCost
+from asynclane.server.engine.messages import AnswerOptions, Finish, LaneEvent, Usage
 
 PROSE = RECORDINGS.with_name("recordings-prose.json.gz")
 TOKENS, PROMPT = 96, 40
@@ -86,9 +90,36 @@ def test_a_run_repeats_itself() -> None:
 @pytest.mark.parametrize("file", [RECORDINGS, PROSE])
 def test_the_files_of_recordings(file: Path) -> None:
     recordings = load(file)
-    assert set(SHAPES) <= {recording.shape for recording in recordings}
+    assert DEFAULT_SHAPE in {recording.shape for recording in recordings}
     assert file.stat().st_size < 50_000
     assert len({len(recording.answers) for recording in recordings}) == 1
+
+
+@dataclass(frozen=True)
+class Echo:
+    text: str
+    usage: Usage
+    finish: Finish = Finish.STOP
+    lanes: Sequence[LaneEvent] = ()
+
+
+class Engine:
+    """Gives each message back as its answer, in one forward for each character."""
+
+    def chat(self, prompts: Sequence[str], options: AnswerOptions) -> list[Echo]:
+        assert dict(options.params) == {"block_length": 8, "lookahead": 0}
+        replies = []
+        for prompt in prompts:
+            size = len(prompt)
+            stats = RequestStats(prompt_tokens=5, cached_tokens=1, computed_tokens=20 * size, forwards=size)
+            replies.append(Echo(prompt, Usage(size, stats)))
+        return replies
+
+
+def test_answers_are_recorded_with_their_cost_and_grade() -> None:
+    found = recorder.record(Engine(), LaneShape(8, 0), [("abc", lambda text: text == "abc"), ("de", lambda text: 0.5)])
+    assert found == Recording(LaneShape(8, 0), 1.5, (AnswerCost(3, 60, 4, 4), AnswerCost(2, 40, 4, 3)))
+    assert found.accuracy == 0.75
 
 
 def test_words_between_gaps_are_kept_in_their_order() -> None:

@@ -122,7 +122,7 @@ class EachInTurn(Budget):
 
 def test_an_answer_that_follows_the_load_is_that_of_the_shape_it_was_given_alone_or_batched() -> None:
     net, budget = network("tiny-llada"), EachInTurn(StepCost([0, 10_000], [1.0, 1.0]))
-    auto = [Spec(prompt, 64, params={"block_length": "auto"}) for prompt in PROMPTS]
+    auto = [Spec(prompt, 64, params={"block_length": "auto"}) for prompt in PROMPTS[: len(SHAPES)]]
     scheduler = Scheduler(LIMITS, net.vocabulary, budget)
     together = serve(scheduler, net.runner, auto)
     scheduler.check_integrity()
