@@ -84,9 +84,9 @@ class Scheduler:
         pattern: AttentionPattern = PLAIN,
         pacing: Pacing | None = None,
     ) -> None:
-        """`budget` serves requests with block_length 'auto'. With `halving` two steps may be in flight. With `pacing`
-        the positions of long prompts in a step follow their cost, up to the limit. Raises `ValueError` for limits that
-        do not suit the network's `pattern`."""
+        """`budget` chooses for requests with block_length 'auto'. With `halving` two steps may be in flight. With
+        `pacing` the positions of long prompts in a step follow their cost, up to the limit. Raises `ValueError` for
+        limits that do not suit the network's `pattern`."""
         self.limits = limits.checked(pattern)
         self.budget, self.halving, self.pacing = budget, halving, pacing
         self.slots, self.pages = Pool(limits.slots), Pool(limits.pages)
@@ -203,7 +203,6 @@ class Scheduler:
             result = _take_candidates(in_flight, result)
         snapshots, failed, tokens = self._take(in_flight, result)
         self._predict_ends(step, result, tokens)
-        self._learn(step)
         statuses = dict(zip(snapshots, lane_statuses([*snapshots.values()], self._vocabulary), strict=True))
         updates: list[Update] = []
         for planned in step:
@@ -268,7 +267,8 @@ class Scheduler:
             del self.waiting[sequence.id]
             self._turns.take(request.client, cost=pages / request.weight)
             if self.budget is not None and request.decoder.adaptive:
-                sequence.tree.block_length = self.budget.block_length(1 + len(self._adaptive()))
+                load = min(self.limits.slots, 1 + len(self.waiting) + len(self.running))
+                sequence.follow_load(self.budget.begin(load))
             lease, own = self._prefixes.take(sequence.block_hashes, pages, sequence.id)
             sequence.served_at = self._step
             sequence.move(RUNNING)
@@ -335,8 +335,6 @@ class Scheduler:
         while True:
             ready, lost = [], len(self._lost)
             self._admit()
-            if self.budget is not None:
-                self._set_block_lengths(self.budget)
             free = [sequence for sequence in self.running.values() if sequence.state is RUNNING]
             prompts = self._open_prompts(free)
             ends = self._score_ends(free)
@@ -470,17 +468,6 @@ class Scheduler:
             return -(-(wanted + in_flight) // 2)
         return 0 if self._in_flight else wanted
 
-    def _set_block_lengths(self, budget: Budget) -> None:
-        """Requests that adapt to the load get blocks as long as it allows."""
-        adaptive = self._adaptive()
-        if adaptive:
-            length = budget.block_length(len(adaptive))
-            for sequence in adaptive:
-                sequence.tree.block_length = length
-
-    def _adaptive(self) -> list[Sequence]:
-        return [sequence for sequence in self.running.values() if sequence.request.decoder.adaptive]
-
     def _take(self, step: StepInFlight, result: StepResult) -> tuple[dict[int, LaneSnapshot], set[int], Ints]:
         """Write a result to the canvases. Returns snapshots of the requests whose lanes it drives, the ids of those
         that failed, and the tokens [positions] at all spans after host commit rules have decided."""
@@ -541,15 +528,6 @@ class Scheduler:
         found: list[int] = np.flatnonzero(wanted).tolist()
         return found
 
-    def _learn(self, step: list[PlannedRequest]) -> None:
-        """Report to the budget what a step brought the requests that adapt to the load."""
-        if self.budget is None:
-            return
-        adaptive = [planned for planned in step if planned.sequence.request.decoder.adaptive]
-        if adaptive:
-            commits = sum(planned.open - planned.sequence.open_tokens() for planned in adaptive)
-            self.budget.observe(len(adaptive), sum(planned.tokens for planned in adaptive), commits)
-
     def _update(self, sequence: Sequence, events: LaneEvents | None) -> Update | None:
         if sequence.state is LEAVING:
             self._release(sequence)
@@ -588,6 +566,8 @@ class Scheduler:
             self.pages.give(sequence.holding.pages)
             if sequence.lease is not None:
                 sequence.lease.end()
+            if self.budget is not None and sequence.shape is not None:
+                self.budget.end(sequence.shape, sequence.answer_cost())
         sequence.move(FINISHED)
 
 

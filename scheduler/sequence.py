@@ -15,6 +15,7 @@ from .decoding.commit.base import EVERYTHING
 from .decoding.commit.device import shared_rule
 from .decoding.lane_tree import LaneCounts, LaneTree
 from .decoding.lanes.base import ABSENT
+from .decoding.params import LaneShape
 from .decoding.stability import Stability
 from .decoding.vocabulary import END, Vocabulary
 from .grammar_guide import Continuation, GrammarGuide
@@ -28,6 +29,7 @@ from .logprobs import Scorebook
 from .memory.pages import Limits
 from .memory.prefix_cache import NO_HASHES, Lease, PrefixCache
 from .request import TRANSITIONS, Failure, Outcome, Request, RequestStats, State, Update
+from .step_cost import AnswerCost
 
 NO_END = 1 << 30
 STABLE_STEPS = 2  # where a tokenizer has no boundaries, lanes fork at what so many steps have not changed
@@ -36,8 +38,7 @@ STABLE_STEPS = 2  # where a tokenizer has no boundaries, lanes fork at what so m
 class PlannedRequest(NamedTuple):
     """A request in a step: its rows, their `spans` and `tokens`, and what its commit needs to know.
 
-    `open` are the masks before the step, of a request that adapts to the load. `prompt_tokens` are those of `tokens`
-    that count against the limit on prompt positions in one step.
+    `prompt_tokens` are those of `tokens` that count against the limit on prompt positions in one step.
     """
 
     sequence: Sequence
@@ -46,7 +47,6 @@ class PlannedRequest(NamedTuple):
     rows: tuple[Row, ...]
     spans: tuple[Span, ...]
     tokens: int
-    open: int
     prompt_tokens: int = 0
 
     @property
@@ -62,9 +62,9 @@ class Sequence:
     __slots__ = (
         *("id", "request", "prompt_length", "policy", "tree", "canvas", "cache", "layout", "source"),
         *("stability", "recorder", "scorebook", "host_rule", "guide", "_nesting", "_nested", "_vocabulary"),
-        *("_revises", "_computes_lanes", "_device_decides", "_only_writes", "_waits", "_row_tokens"),
+        *("_revises", "_computes_lanes", "_device_decides", "_only_writes", "_waits", "_row_tokens", "_lookahead"),
         *("state", "outcome", "holding", "block_hashes", "lease", "frontier", "end_at", "predicted_end", "sent"),
-        *("scores_candidates", "candidate_logprobs"),
+        *("shape", "scores_candidates", "candidate_logprobs"),
         *("served_at", "prefilled", "steps", "computed_tokens", "cached_tokens", "refreshes", "reused_refreshes"),
     )
     layout: RowLayout
@@ -113,6 +113,8 @@ class Sequence:
         self._only_writes = self._device_decides and not records
         self._waits = policy.waits and self._device_decides and self.recorder is None
         self._row_tokens = EVERYTHING  # positions that a row may have
+        self._lookahead = decoder.lookahead
+        self.shape: LaneShape | None = None  # chosen by the load
         self.state = State.WAITING
         self.outcome: Outcome | None = None
         self.holding = Holding((), ())
@@ -141,6 +143,13 @@ class Sequence:
         positions = prompt_tokens, self.cached_tokens, self.computed_tokens
         return make(RequestStats, (*positions, self.steps, *lanes, self.refreshes, self.reused_refreshes))
 
+    def answer_cost(self) -> AnswerCost | None:
+        """The cost of an answer that has ended by itself; None of one that was ended."""
+        if self.outcome not in (Outcome.STOP, Outcome.LENGTH):
+            return None
+        tokens = self.sent + (self.outcome is Outcome.STOP)
+        return AnswerCost(self.steps, self.computed_tokens, self.prompt_length - self.cached_tokens, tokens)
+
     def take_candidates(self, logprobs: Floats) -> None:
         """The first forward has found the log-probability of each candidate."""
         self.candidate_logprobs, self.scores_candidates = logprobs.astype(np.float64), False
@@ -160,6 +169,15 @@ class Sequence:
             verifier = None if self.host_rule is None else self.host_rule.verifier
             causal = verifier is not None and verifier.causal_cache
             self.block_hashes = prefixes.block_hashes(prompt, request.cache_salt, group, causal)
+
+    def follow_load(self, shape: LaneShape) -> None:
+        """Set the lengths of blocks and look-ahead, before any lane begins. The blocks of a network stay, and so does a
+        look-ahead that is shorter."""
+        self.shape = shape
+        pattern = self.tree.pattern
+        fixed = pattern.block_size and not pattern.known_first
+        self.tree.block_length = pattern.block_size if fixed else shape.block_length
+        self._lookahead = min(shape.lookahead, self._lookahead or 0)
 
     def admit(self, lease: Lease, holding: Holding, limits: Limits) -> None:
         """The request has what it needs on the device: its first lanes begin."""
@@ -210,8 +228,7 @@ class Sequence:
         else:
             spans = tuple([span for row in rows for span in row.spans])
             tokens = sum([row.end - row.start for row in rows])
-        open_ = self.open_tokens() if self.request.decoder.adaptive else 0
-        return make(PlannedRequest, (self, window, extent, rows, spans, tokens, open_, prompt_tokens))
+        return make(PlannedRequest, (self, window, extent, rows, spans, tokens, prompt_tokens))
 
     def open_tokens(self) -> int:
         """The masks that can still be reached."""
@@ -232,7 +249,7 @@ class Sequence:
 
     def _lookahead_end(self) -> int:
         """The end of the look-ahead after all lanes, a canvas position."""
-        tree, lookahead = self.tree, self.request.decoder.lookahead
+        tree, lookahead = self.tree, self._lookahead
         last = tree.live[-1].end
         if lookahead is None:
             end = self._canvas_end()

@@ -1,27 +1,28 @@
-"""The cost of a step, and the choices that depend on it: the length of new blocks, prompt positions of a step, and one
-or two steps in flight.
+"""The cost of a step, and the choices that depend on it: the shape of lanes, prompt positions of a step, and one or two
+steps in flight.
 
-The time of a step over its positions is flat, then linear (`StepCost`): few requests take long blocks at no cost, many
-pay for every position. `Budget` measures the effect of a length on the requests that run (`BlockYields`), prompts,
-refreshes and settling included. A profile of commits by distance would need no trials, but it misleads: the positions
-that a long block leaves open are the hard ones. Since answers then depend on load, this is only for requests with
-block_length "auto".
+The time of a step over its positions is flat, then linear (`StepCost`): few requests compute far ahead at no cost, many
+pay for every position. `Budget` measures what answers of each shape take, prompts and settling included, and chooses
+the shape that gives most tokens a second. It cannot see whether answers are right. Where forwards commit much of what
+they compute, the look-ahead decides about answers and there is little to save, so narrow shapes are not tried there.
+Since answers then depend on load, this is only for requests with block_length "auto".
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from .decoding.params import BLOCK_LENGTHS
+from .decoding.params import DEFAULT_SHAPE, NARROW_SHAPES, SHAPES, LaneShape
 
-LONGEST = BLOCK_LENGTHS[-1]
-HALF_LIFE = 2000.0  # forwards at a block length after which earlier ones count half
-EPOCH = 32  # steps between choices
-SETTLING = 4  # steps after a change of the block length that still show the effect of the one before
-ENOUGH = 500.0  # forwards that a block length needs before any choice: means are then within 3 %
-TRIALS = 16  # one epoch in so many tries the block length with the fewest forwards
+HALF_LIFE = 128.0  # answers of a shape after which earlier ones count half
+ENOUGH = 64  # answers of a narrow shape that are begun before it is compared: means are then within some 4 %
+TRUSTED = 32.0  # answers that a mean needs to be compared
+MOSTLY_OPEN = 2 / 3  # narrow shapes are for texts of which so much of the default's positions stays open
+TRIAL_SHARE = 0.002  # share of the time that trying one shape again may cost
+LEAST_LOSS = 0.05  # a shape that costs less than so much more is tried no more often than one that does
 PAUSE = 1.7  # times that a gap between tokens is longer while a prompt comes in: p99 is then under twice the median
 SHORT_PROMPT = 2048  # a prompt of at most so many positions takes few steps
 SHORT_ROOM = 512  # positions of a step where all prompts are short: first tokens come late with fewer
@@ -29,7 +30,7 @@ LEAST_CHUNK = 128  # prompt positions of a step at least, or a prompt would take
 EFFICIENT = 1.1  # times the least cost of a position: larger steps gain no more
 RENEWAL = 0.02  # share of the last step in what is known about the host's time
 LEAST_SLACK_S = 0.0005  # the curve is not more exact
-MARGIN = 0.02  # a faster block length must be so much faster: less is noise of the means
+MARGIN = 0.02  # a faster shape must be so much faster: less is noise of the means
 
 
 class StepCost:
@@ -112,71 +113,88 @@ class Halving:
         return 2 * self._cost(positions / 2) <= self._cost(positions) + slack_s
 
 
-class BlockYields:
-    """The mean positions and commits of one forward at each block length. Old forwards count less."""
+class AnswerCost(NamedTuple):
+    """The forwards of an answer, the positions that they computed, `prompt` ones among these, and its tokens, an end
+    token included."""
+
+    forwards: int
+    positions: int
+    prompt: int
+    tokens: int
+
+    @property
+    def useful(self) -> int:
+        """Positions that any shape computes: the prompt, and each token once as a mask and once as itself."""
+        return min(self.positions, self.prompt + 2 * self.tokens)
+
+
+class ShapeMeans:
+    """The mean cost of answers of one shape. Old answers count less."""
 
     def __init__(self) -> None:
-        self._forwards = np.zeros(len(BLOCK_LENGTHS))
-        self._sums = np.zeros((len(BLOCK_LENGTHS), 2))
+        self.answers = 0.0
+        self._forwards = self._positions = self._useful = self._tokens = 0.0
 
-    def observe(self, block_length: int, forwards: int, positions: float, commits: float) -> None:
-        """`forwards` forwards at `block_length` together computed `positions` and committed `commits`."""
-        at = BLOCK_LENGTHS.index(block_length)
-        fade = 0.5 ** (forwards / HALF_LIFE)
-        self._forwards[at] = self._forwards[at] * fade + forwards
-        self._sums[at] = self._sums[at] * fade + (positions, commits)
+    def observe(self, cost: AnswerCost) -> None:
+        fade = 0.5 ** (1 / HALF_LIFE)
+        self.answers = self.answers * fade + 1
+        self._forwards = self._forwards * fade + cost.forwards
+        self._positions = self._positions * fade + cost.positions
+        self._useful = self._useful * fade + cost.useful
+        self._tokens = self._tokens * fade + cost.tokens
 
-    def known(self, block_length: int) -> float:
-        """The number of forwards in the means."""
-        return float(self._forwards[BLOCK_LENGTHS.index(block_length)])
+    def rate(self, requests: int, cost: StepCost) -> float:
+        """Tokens a second if `requests` at once have this shape. One answer at least must have been observed."""
+        positions = requests * self._positions / self._forwards
+        return requests * self._tokens / self._forwards / cost(positions)
 
-    def expected(self, block_length: int) -> tuple[float, float]:
-        """Positions and commits of a forward. Raises `ValueError` where nothing is known."""
-        at = BLOCK_LENGTHS.index(block_length)
-        if not self._forwards[at]:
-            raise ValueError(f"no forward at block length {block_length} was seen")
-        positions, commits = (self._sums[at] / self._forwards[at]).tolist()
-        return positions, commits
+    @property
+    def open_share(self) -> float:
+        """The share of computed positions that brought nothing, as those that stayed masks."""
+        return 1 - self._useful / self._positions if self._positions else 0.0
 
 
 class Budget:
-    """Chooses the length of new blocks: every `EPOCH` steps the best one so far, now and then one to try."""
+    """Chooses the shape of each request with block_length "auto" as it is admitted, by the answers that have ended."""
 
     def __init__(self, cost: StepCost) -> None:
         self.cost = cost
-        self._length = self._best = LONGEST
-        self._steps = 0  # since the last choice
-        self._epochs = 0
-        self._since_change = 0
-        self.yields = BlockYields()
+        self.means = {shape: ShapeMeans() for shape in SHAPES}
+        self.running = dict.fromkeys(SHAPES, 0)
+        self._allowance = dict.fromkeys(SHAPES, 0.0)  # of trials
+        self._best = DEFAULT_SHAPE
 
-    def block_length(self, requests: int) -> int:
-        """The block length of a step for `requests` running requests that adapt to the load."""
-        if self._steps >= EPOCH:
-            self._steps, self._epochs = 0, self._epochs + 1
-            chosen = self._choose(requests)
-            if chosen != self._length:
-                self._since_change = 0
-            self._length = chosen
-        return self._length
+    def begin(self, requests: int) -> LaneShape:
+        """The shape of a request that runs from now on, one of `requests`. Each must `end`."""
+        shape = self._choose(requests)
+        self.running[shape] += 1
+        return shape
 
-    def observe(self, requests: int, positions: int, commits: int) -> None:
-        """The step with the last `block_length` computed `positions` for `requests` requests, prompts and refreshes
-        included, and committed `commits`."""
-        self._steps, self._since_change = self._steps + 1, self._since_change + 1
-        if self._since_change > SETTLING:
-            self.yields.observe(self._length, requests, positions, commits)
+    def end(self, shape: LaneShape, cost: AnswerCost | None) -> None:
+        """A request has ended, with an answer of this `cost`, or with none."""
+        self.running[shape] -= 1
+        if cost is not None and cost.forwards and cost.tokens:
+            self.means[shape].observe(cost)
 
-    def _choose(self, requests: int) -> int:
-        least = min(reversed(BLOCK_LENGTHS), key=self.yields.known)
-        if self.yields.known(least) < ENOUGH or self._epochs % TRIALS == 0:
-            return least
-
-        def speed(block_length: int) -> float:
-            positions, commits = self.yields.expected(block_length)
-            return requests * commits / self.cost(requests * positions)
-
-        fastest = max(BLOCK_LENGTHS, key=speed)
-        if speed(fastest) > (1 + MARGIN) * speed(self._best):
+    def _choose(self, requests: int) -> LaneShape:
+        default = self.means[DEFAULT_SHAPE]
+        if default.answers < TRUSTED or default.open_share <= MOSTLY_OPEN:
+            return DEFAULT_SHAPE
+        for shape in NARROW_SHAPES:
+            if self.means[shape].answers < TRUSTED and self.means[shape].answers + self.running[shape] < ENOUGH:
+                return shape
+        rates = {s: means.rate(requests, self.cost) for s, means in self.means.items() if means.answers >= TRUSTED}
+        fastest = max(rates, key=lambda shape: rates[shape])
+        if rates[fastest] > (1 + MARGIN) * rates[self._best]:
             self._best = fastest
-        return self._best
+        return self._trial(rates) or self._best
+
+    def _trial(self, rates: Mapping[LaneShape, float]) -> LaneShape | None:
+        """A shape other than the best whose turn it is to be tried again: each takes at most so much time that
+        `TRIAL_SHARE` of all is lost by it."""
+        for shape, rate in rates.items():
+            self._allowance[shape] += TRIAL_SHARE
+            if shape != self._best and self._allowance[shape] >= max(rates[self._best] / rate - 1, LEAST_LOSS):
+                self._allowance[shape] = 0.0
+                return shape
+        return None

@@ -23,6 +23,7 @@ from .run import DTYPE, Engine, open_offline
 from .tally import Reply
 
 RESERVED = "reserved.json"
+GAP = "_"  # in a prompt
 DECODERS = ("llada", "fast-dllm:cache=none,threshold=0.9", "fast-dllm:threshold=0.9", "asynclane")
 MAX_TOKENS = 256
 
@@ -50,6 +51,17 @@ def prompts(directory: Path) -> list[str]:
         return [prompt for _, prompt in json.loads((directory / RESERVED).read_text(encoding="utf-8"))]
     except (OSError, TypeError, ValueError) as error:
         raise ValueError(f"no prompts in {directory / RESERVED}: {type(error).__name__} {error}") from None
+
+
+def kept_words(prompt: str, text: str) -> float:
+    """The share of the words between gaps that an answer has, in order: of their longest common subsequence."""
+    given, found = [word for word in prompt.split() if GAP not in word], text.split()
+    lengths = [0] * (len(found) + 1)  # of the common subsequence of the words so far and each start of `found`
+    for word in given:
+        before = 0
+        for at, other in enumerate(found, 1):
+            before, lengths[at] = lengths[at], before + 1 if word == other else max(lengths[at], lengths[at - 1])
+    return lengths[-1] / len(given)
 
 
 def measure(engine: Engine, choice: Choice, messages: Sequence[str]) -> Sequence[Reply]:

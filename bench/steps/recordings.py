@@ -1,9 +1,10 @@
-"""Records the ranges and commits of every model call by block length, to simulate loads without a model.
+"""Records the cost of answers by the shape of lanes, to simulate loads without a model.
 
-Usage: python -m asynclane.bench.steps.recordings [--problems 200] [--graded 800] [--json FILE]
-       python -m asynclane.bench.steps.recordings --model DIR --json FILE [--problems 200]
-Answers the same problems once for each fixed block length, grades them, and writes the calls of the first `--problems`.
-The problems of a checkpoint DIR with a file reserved.json (`quality.prose`) are the prompts in it; nothing grades them.
+Usage: python -m asynclane.bench.steps.recordings [--problems 200] [--seed 600] [--json FILE]
+       python -m asynclane.bench.steps.recordings --model DIR --json FILE [--problems 60] [--first 100]
+Answers the same problems once in each shape (block length and look-ahead), and grades them. Those of a checkpoint DIR
+with a file reserved.json (`quality.prose`) are its prompts from `--first` on; their accuracy is the share of the given
+words that stand in the answer, in order.
 """
 
 from __future__ import annotations
@@ -13,18 +14,19 @@ import gzip
 import json
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import count
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from ...scheduler.decoding.params import BLOCK_LENGTHS
-from ...server.engine.messages import AnswerOptions, Delta
+from ...scheduler.decoding.params import SHAPES, LaneShape
+from ...scheduler.step_cost import AnswerCost
+from ...server.engine.messages import AnswerOptions, Finish
 from ...server.settings import Settings
-from ..load.problems import SEEDS, Problem, problems
+from ..load.problems import SEEDS, problems
 from ..quality.checks import right
-from ..quality.prose import RESERVED, prompts
+from ..quality.prose import RESERVED, kept_words, prompts
 from ..quality.run import DTYPE, open_offline
 from ..quality.tally import Reply
 from ..report import RESULTS
@@ -32,75 +34,49 @@ from ..report import RESULTS
 RECORDINGS = RESULTS / "recordings.json.gz"
 PACKED = ".gz"  # the end of names of files that are compressed
 MODEL = "tiny-llada"
-GRADED = 800
 MAX_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A request's part of a step, in canvas positions: the prompt is below 0.
-
-    It computed `[start, end)`. All positions before `frontier` were committed. `committed` [n] are positions.
-    """
-
-    start: int
-    frontier: int
-    end: int
-    committed: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Recording:
-    """One block length: `right` of `graded` answers, of which there may be none, and the calls of the first answers, in
-    order."""
+    """The answers in one shape, in the order of their problems. `score` is the sum of their grades of 0 to 1."""
 
-    block_length: int
-    right: int
-    graded: int
-    answers: tuple[tuple[Call, ...], ...]
+    shape: LaneShape
+    score: float
+    answers: tuple[AnswerCost, ...]
 
     @property
     def accuracy(self) -> float:
-        """The share of right answers among those that were graded."""
-        return self.right / self.graded
+        """The mean grade of its answers."""
+        return self.score / len(self.answers)
 
 
 class Engine(Protocol):
     """The part of the offline engine that is used here."""
 
-    def encode_chat(self, message: str) -> list[int]: ...
     def chat(self, prompts: Sequence[str], options: AnswerOptions) -> Sequence[Reply]: ...
-    def watch(self, prompt: list[int], options: AnswerOptions, seen: Callable[[Delta], object]) -> Reply: ...
 
 
-def record(engine: Engine, block_length: int, messages: Sequence[str], questions: Sequence[Problem]) -> Recording:
-    """Answer and grade `questions`, and record the calls of the answers to `messages`."""
-    options = AnswerOptions(MAX_TOKENS, decoder="asynclane", params=(("block_length", block_length),), watch=True)
-    replies = engine.chat([problem.prompt for problem in questions], replace(options, watch=False)) if questions else ()
-    passed = sum(right(problem, reply.text) for problem, reply in zip(questions, replies, strict=True))
-    calls = [_watch(engine, engine.encode_chat(prompt), options) for prompt in messages]
-    return Recording(block_length, passed, len(questions), tuple(calls))
+Grade = Callable[[str], float]  # of an answer's text
 
 
-def _watch(engine: Engine, prompt: list[int], options: AnswerOptions) -> tuple[Call, ...]:
-    """Return the calls of one answer. A frontier is the end of the gapless commits before a call."""
-    calls: list[Call] = []
-    known: set[int] = set()
+def record(engine: Engine, shape: LaneShape, graded: Sequence[tuple[str, Grade]]) -> Recording:
+    """Answer each message, and grade the answer."""
+    params = tuple(shape._asdict().items())
+    options = AnswerOptions(MAX_TOKENS, decoder="asynclane", params=params, cache_salt=shape_name(shape))
+    replies = engine.chat([message for message, _ in graded], options)
+    score = sum(grade(reply.text) for (_, grade), reply in zip(graded, replies, strict=True))
+    return Recording(shape, score, tuple(map(_cost, replies)))
 
-    def seen(delta: Delta) -> None:
-        if delta.lanes is not None:
-            frontier = next(position for position in count() if position not in known)
-            start, end = delta.lanes.computed
-            committed = tuple(commit.position for commit in delta.lanes.commits)
-            known.update(committed)
-            calls.append(Call(start, frontier, end, committed))
 
-    engine.watch(prompt, options, seen)
-    return tuple(calls)
+def _cost(reply: Reply) -> AnswerCost:
+    stats = reply.usage.stats
+    tokens = reply.usage.completion_tokens + (reply.finish is not Finish.LENGTH)
+    return AnswerCost(stats.forwards, stats.computed_tokens, stats.prompt_tokens - stats.cached_tokens, tokens)
 
 
 def load(path: Path) -> tuple[Recording, ...]:
-    """Return recordings, shortest blocks first. Raises `ValueError` for another file, and `OSError`."""
+    """Return recordings, one for each shape. Raises `ValueError` for another file, and `OSError`."""
     data = path.read_bytes()
     try:
         read = json.loads(gzip.decompress(data) if path.suffix == PACKED else data)
@@ -108,63 +84,59 @@ def load(path: Path) -> tuple[Recording, ...]:
     except (KeyError, TypeError, ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{path.name} is no file of recordings: {type(error).__name__} {error}") from None
     if not found or not found[0].answers or len({len(recording.answers) for recording in found}) > 1:
-        raise ValueError(f"{path.name} must have the same answers at one block length or more")
+        raise ValueError(f"{path.name} must have the same answers in one shape or more")
     return found
 
 
 def dump(recordings: Sequence[Recording], about: Mapping[str, object]) -> str:
-    """Return the text of a file that `load` reads, one answer a line."""
-    entries = ",\n".join(_lines(recording) for recording in recordings)
+    """Return the text of a file that `load` reads, one shape a line."""
+    entries = ",\n".join(
+        json.dumps(
+            {
+                "shape": recording.shape,
+                "score": round(recording.score, 3),
+                "answers": recording.answers,
+            },
+            separators=(",", ":"),
+        )
+        for recording in recordings
+    )
     return f'{{"about": {json.dumps(about)},\n"recordings": [\n{entries}\n]}}\n'
 
 
-def _lines(recording: Recording) -> str:
-    head = {key: value for key, value in asdict(recording).items() if key != "answers"}
-    answers = ",\n".join(json.dumps(list(map(_flat, calls)), separators=(",", ":")) for calls in recording.answers)
-    return f'{json.dumps(head)[:-1]}, "answers": [\n{answers}]}}'
-
-
-def _flat(call: Call) -> list[int]:
-    return [call.start, call.frontier, call.end, *call.committed]
-
-
 def _recording(entry: Mapping[str, object]) -> Recording:
-    block_length, passed, graded, answers = (entry[key] for key in ("block_length", "right", "graded", "answers"))
-    if not (isinstance(block_length, int) and isinstance(passed, int) and isinstance(graded, int) and passed <= graded):
-        raise ValueError("block_length, right and graded are whole numbers")
-    if not isinstance(answers, list):
-        raise ValueError("answers is a list")
-    return Recording(block_length, passed, graded, tuple(tuple(_calls(calls)) for calls in answers))
+    shape, score, answers = (entry[key] for key in ("shape", "score", "answers"))
+    if not (isinstance(shape, list) and isinstance(score, int | float) and isinstance(answers, list)):
+        raise ValueError("a shape and answers are lists, and a score is a number")
+    return Recording(LaneShape(*shape), score, tuple(_answer(AnswerCost(*numbers)) for numbers in answers))
 
 
-def _calls(flat: list[list[int]]) -> Iterator[Call]:
-    if not flat:
-        raise ValueError("an answer without calls")
-    for start, frontier, end, *committed in flat:
-        if not start <= frontier <= end or not committed or min(committed) < frontier:
-            raise ValueError(f"a call over [{start}, {end}) from {frontier}")
-        yield Call(start, frontier, end, tuple(committed))
+def _answer(cost: AnswerCost) -> AnswerCost:
+    if min(cost) < 0 or not cost.forwards or not cost.tokens or cost.positions < cost.prompt + cost.tokens:
+        raise ValueError(f"no answer has {cost}")
+    return cost
 
 
-def _questions(options: argparse.Namespace) -> tuple[list[str], list[Problem]]:
-    """The prompts of recorded answers, and the problems that are graded. Raises `ValueError`."""
-    kept, graded, directory = options.problems, options.graded, Path(options.model)
+def _graded(options: argparse.Namespace) -> list[tuple[str, Grade]]:
+    """The messages, each with the grade of its answer. Raises `ValueError`."""
+    first, count, directory = options.first, options.problems, Path(options.model)
+    graded: list[tuple[str, Grade]]
     if (directory / RESERVED).is_file():
-        if graded:
-            raise ValueError(f"--graded {graded}: nothing grades the answers to {directory / RESERVED}")
-        messages, questions = prompts(directory), []
+        messages = prompts(directory)
+        graded = [(message, partial(kept_words, message)) for message in messages]
     else:
-        questions = problems(options.seed, GRADED if graded is None else graded)
-        messages = [problem.prompt for problem in questions]
-    if not 0 < kept <= len(messages):
-        raise ValueError(f"--problems must be from 1 to {len(messages)}, not {kept}")
-    return messages[:kept], questions
+        graded = [(one.prompt, partial(right, one)) for one in problems(options.seed, first + count)]
+    if not 0 <= first < first + count <= len(graded):
+        raise ValueError(f"--first and --problems must be within the {len(graded)} there are, not {first} and {count}")
+    return graded[first : first + count]
 
 
 def _figures(recording: Recording) -> str:
-    calls = [call for answer in recording.answers for call in answer]
-    rate = f"{sum(len(call.committed) for call in calls) / len(calls):.2f} tokens a forward"
-    return f"{recording.right} of {recording.graded} right, {rate}" if recording.graded else rate
+    tokens = sum(answer.tokens for answer in recording.answers)
+    forwards = sum(answer.forwards for answer in recording.answers)
+    computed = sum(answer.positions for answer in recording.answers)
+    rates = f"{tokens / forwards:.2f} tokens a forward, {computed / tokens:.2f} positions a token"
+    return f"accuracy {recording.accuracy:.3f}, {rates}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -173,11 +145,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--problems", type=int, default=200, help="whose calls are kept (default: %(default)s)")
-    parser.add_argument("--graded", type=int, help=f"that are answered (default: {GRADED}, or 0 where nothing grades)")
+    parser.add_argument("--problems", type=int, default=200, help="how many (default: %(default)s)")
+    parser.add_argument("--first", type=int, default=0, help="the first one's number (default: %(default)s)")
     parser.add_argument("--model", default=MODEL, help="as in serving (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=11, help=f"below {SEEDS} (default: %(default)s)")
-    parser.add_argument("--block-lengths", default=",".join(map(str, BLOCK_LENGTHS)), help="default: %(default)s")
+    parser.add_argument("--seed", type=int, default=600, help=f"below {SEEDS} (default: %(default)s)")
+    said = "block lengths and look-aheads, as 32+32,8+0 (default: all of auto)"
+    parser.add_argument("--shapes", type=_shapes, default=SHAPES, help=said)
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help=f"to write, {PACKED}: compressed (default for {MODEL}: results)"
     )
@@ -186,21 +159,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     if file is None:
         parser.error(f"--model {options.model} needs --json")
     try:
-        messages, questions = _questions(options)
-        block_lengths = [int(text) for text in options.block_lengths.split(",")]
+        graded = _graded(options)
     except ValueError as error:
         parser.error(str(error))
     if not file.parent.is_dir():
         parser.error(f"no folder {file.parent} to write {file.name} to")
     recordings = []
     with open_offline(Settings(model=options.model, dtype=DTYPE, max_num_seqs=16)) as engine:
-        for block_length in block_lengths:
-            recordings.append(record(engine, block_length, messages, questions))
-            print(f"block_length {block_length}: {_figures(recordings[-1])}", file=sys.stderr, flush=True)
-    about = {"model": Path(options.model).name, "dtype": DTYPE, "seed": options.seed, "max_tokens": MAX_TOKENS}
-    data = dump(recordings, about).encode()
+        for shape in options.shapes:
+            recordings.append(record(engine, shape, graded))
+            print(f"{shape_name(shape)}: {_figures(recordings[-1])}", file=sys.stderr, flush=True)
+    about = {"model": Path(options.model).name, "dtype": DTYPE, "max_tokens": MAX_TOKENS, "first": options.first}
+    data = dump(recordings, about | {"seed": options.seed}).encode()
     file.write_bytes(gzip.compress(data, mtime=0) if file.suffix == PACKED else data)
     return 0
+
+
+def shape_name(shape: LaneShape) -> str:
+    """Block length and look-ahead, as `--shapes` takes them."""
+    return f"{shape.block_length}+{shape.lookahead}"
+
+
+def _shapes(text: str) -> tuple[LaneShape, ...]:
+    try:
+        shapes = tuple(LaneShape(*map(int, part.split("+"))) for part in text.split(","))
+    except (TypeError, ValueError):
+        raise argparse.ArgumentTypeError(f"must be pairs as 32+32 with commas between, not {text!r}") from None
+    if not all(1 <= shape.block_length <= MAX_TOKENS and 0 <= shape.lookahead <= MAX_TOKENS for shape in shapes):
+        raise argparse.ArgumentTypeError(f"lengths must be up to {MAX_TOKENS}, not {text!r}")
+    return shapes
 
 
 if __name__ == "__main__":

@@ -1,78 +1,75 @@
-"""Shows whether block lengths should follow the load: adaptive against every fixed one, from one request to many.
+"""Shows whether the shape of lanes should follow the load: `auto` against every fixed shape, from one request to many.
 
 Usage: python -m asynclane.bench.steps.simulate [--requests 1,2,4] [--plot blocks.png] [--json blocks.json]
-Recorded calls of a model (`steps.recordings`) are replayed at the step times of a measured curve. More than one
-file of `--recordings` gives a table for each, since models differ in tokens a forward.
+Recorded answers of a model (`steps.recordings`) are replayed at the step times of a measured curve. More than one
+file of `--recordings` gives a table for each, since models differ in tokens a forward. A fixed shape is compared with
+`auto` if its accuracy is within one point of the default's, or above it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...scheduler.decoding.params import BLOCK_LENGTHS
-from ...scheduler.step_cost import Budget, StepCost
+from ...scheduler.decoding.params import AUTO, DEFAULT_SHAPE, SHAPES, LaneShape
+from ...scheduler.step_cost import MOSTLY_OPEN, Budget, StepCost
 from ..load.output import check_outputs, finish, positive, table
 from ..report import RESULTS
 from .curves import draw_curves
-from .recordings import RECORDINGS, Recording, load
+from .prefill import read_curve
+from .recordings import RECORDINGS, Recording, load, shape_name
 from .replay import Loop, Outcome, Spell
 
-CURVE = RESULTS / "roofline-h100-llada8b.json"
+CURVE = RESULTS / "offline-llada-8b.json"
 LOADS = tuple(2**power for power in range(9))
-ADAPTIVE = "adaptive"
 MOST_REQUESTS = 4096
-ROUNDS = 100  # answers of each place, at least, in warm-up and measurement: some 500 steps each
-TIE = 0.01  # changes of the block length cost about as much in replaying: a smaller difference is none
+ROUNDS = 12  # answers of each place, at least, in warm-up and measurement
+POINT = 0.01  # of accuracy, that a shape may lose
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One load: tokens per second at each fixed block length, and with a budget that starts untrained."""
+    """One load: tokens a second in each fixed shape, and with a budget that starts untrained. `right` shapes lose no
+    accuracy."""
 
     requests: int
-    fixed: dict[int, float]
-    adaptive: Outcome
+    fixed: dict[LaneShape, float]
+    auto: Outcome
+    right: tuple[LaneShape, ...]
 
     @property
-    def best(self) -> int:
-        return max(self.fixed, key=lambda block_length: self.fixed[block_length])
+    def best(self) -> LaneShape:
+        return max(self.right, key=lambda shape: self.fixed[shape])
 
     @property
-    def ratio(self) -> float:
-        """The rate of adaptive over the best fixed block length of this load."""
-        return self.adaptive.tokens_per_s / self.fixed[self.best]
+    def of_best(self) -> float:
+        """The rate of auto over that of the best shape that loses no accuracy."""
+        return self.auto.tokens_per_s / self.fixed[self.best]
+
+    @property
+    def over_default(self) -> float:
+        return self.auto.tokens_per_s / self.fixed[DEFAULT_SHAPE]
 
 
-def read_curve(path: Path) -> StepCost:
-    """Return the cost of a step from a file with `points`: positions and milliseconds. Raises `ValueError` for another
-    file, and `OSError`."""
-    try:
-        points = json.loads(path.read_text(encoding="utf-8"))["points"]
-        return StepCost([tokens for tokens, _ in points], [ms / 1e3 for _, ms in points])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path.name} is no cost curve: {type(error).__name__} {error}") from None
+def compare(loop: Loop, cost: StepCost, requests: int, spell: Spell, right: tuple[LaneShape, ...]) -> Comparison:
+    fixed = {shape: loop.run(requests, shape, spell).tokens_per_s for shape in loop.shapes}
+    return Comparison(requests, fixed, loop.run(requests, Budget(cost), spell), right)
 
 
-def compare(loop: Loop, cost: StepCost, requests: int, spell: Spell) -> Comparison:
-    fixed = {block_length: loop.run(requests, block_length, spell).tokens_per_s for block_length in loop.block_lengths}
-    return Comparison(requests, fixed, loop.run(requests, Budget(cost), spell))
+def as_accurate(recordings: Sequence[Recording]) -> tuple[LaneShape, ...]:
+    """The shapes whose accuracy is within a point of the default's, or above it."""
+    least = next(one.accuracy for one in recordings if one.shape == DEFAULT_SHAPE) - POINT
+    return tuple(one.shape for one in recordings if one.accuracy >= least)
 
 
-def over_loads(comparisons: Sequence[Comparison]) -> dict[int, float]:
-    """Return adaptive's rate over that of each fixed block length, geometric mean over all loads."""
-    found = {}
-    for block_length in comparisons[0].fixed:
-        product = 1.0
-        for load_ in comparisons:
-            product *= load_.adaptive.tokens_per_s / load_.fixed[block_length]
-        found[block_length] = product ** (1 / len(comparisons))
-    return found
+def accuracy_of(answers: dict[LaneShape, int], recordings: Sequence[Recording]) -> float:
+    """The accuracy of answers in several shapes."""
+    by_shape = {one.shape: one.accuracy for one in recordings}
+    return sum(count * by_shape[shape] for shape, count in answers.items()) / sum(answers.values())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,11 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--plot draws one file of --recordings")
     check_outputs(parser, options.plot, options.json)
     simulations = [_simulate(path, recordings, cost, options) for path, recordings in recorded.items()]
-    worst = min(simulation["worst_of_best"] for simulation in simulations)
-    finish(
-        {"benchmark": "simulate", "curve": options.curve.name, "worst_of_best": worst, "simulations": simulations},
-        options.json,
-    )
+    finish({"benchmark": "simulate", "curve": options.curve.name, "simulations": simulations}, options.json)
     return 0
 
 
@@ -95,32 +88,65 @@ def _simulate(
     path: Path, recordings: tuple[Recording, ...], cost: StepCost, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Compare on one file of recordings, print the table, draw, and return the figures."""
-    loop = Loop(recordings, cost)
+    loop, right = Loop(recordings, cost), as_accurate(recordings)
     comparisons = []
     for requests in options.requests:
-        # A budget learns by steps, and an answer takes as many steps alone as among many.
         spell = Spell(max(options.warm_up, ROUNDS * requests), max(options.answers, ROUNDS * requests))
-        comparisons.append(compare(loop, cost, requests, spell))
-        said = f"{requests} requests: adaptive {comparisons[-1].ratio:.3f} of the best"
+        comparisons.append(compare(loop, cost, requests, spell, right))
+        said = f"{requests} requests: auto {comparisons[-1].of_best:.3f} of the best"
         print(f"{path.name}, {said}", file=sys.stderr, flush=True)
-    gains = over_loads(comparisons)
-    print(f"{path.name}\n{_table(recordings, comparisons, gains)}")
-    worst = min(comparisons, key=lambda c: c.ratio)
+    print(f"{path.name}\n{_table(recordings, comparisons)}")
+    computed, useful = _positions_a_token(recordings)
+    least = f"{useful:.2f}: the prompt, and each token as a mask and as itself"
     print(
-        f"\nAdaptive brings at least {worst.ratio:.3f} of a load's best fixed length (at {worst.requests} requests)."
-        f"\nOver all loads (geometric mean) it {_comparison(gains)}: {min(gains.values()):.3f} of the best.\n"
+        f"\nThe default computes {computed:.2f} positions a token, and every shape at least {least}.\n"
+        f"None is more than {computed / useful:.2f} times as fast where each position costs.\n"
     )
     if options.plot:
         draw_curves(
             options.requests,
-            {
-                str(block_length): [c.fixed[block_length] / c.fixed[c.best] for c in comparisons]
-                for block_length in loop.block_lengths
-            },
-            [c.ratio for c in comparisons],
+            {shape_name(shape): [c.fixed[shape] / c.fixed[c.best] for c in comparisons] for shape in loop.shapes},
+            [c.of_best for c in comparisons],
             options.plot,
         )
-    return _figures(path, recordings, comparisons, gains)
+    return {
+        "recordings": path.name,
+        "problems": len(recordings[0].answers),
+        "default_positions_a_token": round(computed, 3),
+        "useful_positions_a_token": round(useful, 3),
+        "accuracy": {shape_name(one.shape): round(one.accuracy, 4) for one in recordings},
+        "loads": [
+            {
+                "requests": c.requests,
+                "fixed_tokens_per_s": {shape_name(shape): round(rate, 1) for shape, rate in c.fixed.items()},
+                "auto_tokens_per_s": round(c.auto.tokens_per_s, 1),
+                "auto_accuracy": round(accuracy_of(c.auto.answers, recordings), 4),
+                "of_best": round(c.of_best, 4),
+                "over_default": round(c.over_default, 4),
+                "answers": {shape_name(shape): count for shape, count in c.auto.answers.items()},
+            }
+            for c in comparisons
+        ],
+    }
+
+
+def _missing(recordings: Sequence[Recording]) -> list[str]:
+    """The shapes that auto may choose for these answers but were not recorded: narrow ones only where most of the
+    default's positions stay open."""
+    recorded = {one.shape for one in recordings}
+    possible: tuple[LaneShape, ...] = SHAPES
+    if DEFAULT_SHAPE in recorded:
+        computed, useful = _positions_a_token(recordings)
+        possible = possible if 1 - useful / computed > MOSTLY_OPEN else (DEFAULT_SHAPE,)
+    return [shape_name(shape) for shape in possible if shape not in recorded]
+
+
+def _positions_a_token(recordings: Sequence[Recording]) -> tuple[float, float]:
+    """The positions that the default computes for each token, and those of them that any shape computes."""
+    (default,) = (one for one in recordings if one.shape == DEFAULT_SHAPE)
+    answers = default.answers
+    tokens = sum(answer.tokens for answer in answers)
+    return sum(answer.positions for answer in answers) / tokens, sum(answer.useful for answer in answers) / tokens
 
 
 def _inputs(
@@ -131,64 +157,34 @@ def _inputs(
     except (OSError, ValueError) as error:
         parser.error(str(error))
     for path, recordings in recorded.items():
-        missing = set(BLOCK_LENGTHS) - {recording.block_length for recording in recordings}
-        if missing:
-            parser.error(f"{path.name} has no calls at block length {', '.join(map(str, sorted(missing)))}")
+        if missing := _missing(recordings):
+            parser.error(f"{path.name} has no answers of block length + look-ahead {', '.join(missing)}")
     return recorded, cost
 
 
-def _comparison(gains: dict[int, float]) -> str:
-    worst = min(gains.values())
-    if abs(worst - 1) <= TIE:
-        return f"is no different from the best single length within {TIE:.0%}"
-    return "beats every single block_length" if worst > 1 else "loses to a single block_length"
-
-
-def _table(recordings: Sequence[Recording], comparisons: Sequence[Comparison], gains: dict[int, float]) -> str:
+def _table(recordings: Sequence[Recording], comparisons: Sequence[Comparison]) -> str:
     head = [
         "requests",
-        *(f"block {r.block_length}" for r in recordings),
-        ADAPTIVE,
-        "of best",
-        "mean block_length",
+        *(shape_name(one.shape) for one in recordings),
+        AUTO,
+        "its usual shape",
+        "its accuracy",
+        "of the best",
+        "over the default",
     ]
     rows = [
         [
             str(c.requests),
-            *(f"{c.fixed[r.block_length]:.0f}" for r in recordings),
-            f"{c.adaptive.tokens_per_s:.0f}",
-            f"{c.ratio:.3f}",
-            f"{c.adaptive.mean_block_length:.0f}",
+            *(f"{c.fixed[one.shape]:.0f}" for one in recordings),
+            f"{c.auto.tokens_per_s:.0f}",
+            shape_name(c.auto.usual),
+            f"{accuracy_of(c.auto.answers, recordings):.3f}",
+            f"{c.of_best:.3f}",
+            f"{c.over_default:.2f}",
         ]
         for c in comparisons
     ]
-    rows.append(["adaptive over it", *(f"{gains[r.block_length]:.3f}" for r in recordings), "", "", ""])
-    if all(r.graded for r in recordings):
-        rows.append(["accuracy", *(f"{r.accuracy:.3f}" for r in recordings), "", "", ""])
-    return table(head, rows)
-
-
-def _figures(
-    path: Path, recordings: Sequence[Recording], comparisons: Sequence[Comparison], gains: dict[int, float]
-) -> dict[str, Any]:
-    return {
-        "recordings": path.name,
-        "problems": len(recordings[0].answers),
-        "accuracy": {str(r.block_length): round(r.accuracy, 4) for r in recordings if r.graded},
-        "loads": [
-            {
-                "requests": c.requests,
-                "fixed_tokens_per_s": {str(block_length): round(rate, 1) for block_length, rate in c.fixed.items()},
-                "adaptive_tokens_per_s": round(c.adaptive.tokens_per_s, 1),
-                "of_best": round(c.ratio, 4),
-                "steps": {str(block_length): count for block_length, count in c.adaptive.steps.items()},
-            }
-            for c in comparisons
-        ],
-        "adaptive_over_fixed": {str(block_length): round(gain, 4) for block_length, gain in gains.items()},
-        "worst_of_best": round(min(c.ratio for c in comparisons), 4),
-        "beats_every_fixed": min(gains.values()) > 1 + TIE,
-    }
+    return table(head, [*rows, ["accuracy", *(f"{one.accuracy:.3f}" for one in recordings), "", "", "", "", ""]])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -200,7 +196,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--recordings", type=Path, nargs="+", default=[RECORDINGS], metavar="FILE", help=f"default: {RECORDINGS}"
     )
-    parser.add_argument("--curve", type=Path, default=CURVE, metavar="FILE", help="default: %(default)s")
+    parser.add_argument("--curve", type=Path, default=CURVE, metavar="FILE", help="of steps.offline (%(default)s)")
     parser.add_argument("--requests", type=_loads, default=LOADS, help="loads, such as 1,16,256; default: 1 to 256")
     parser.add_argument(
         "--warm-up",

@@ -226,6 +226,10 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         "block_length",
         lambda f: f.is_(block_length=AUTO) and (f.number("steps") or f.is_(siblings="isolated")),
     ),
+    f"block_length {AUTO!r} chooses the look-ahead, too: leave out lookahead, or give block_length a number": (
+        "lookahead",
+        _given("lookahead", lambda f: f.is_(block_length=AUTO)),
+    ),
     "isolated siblings need cache 'compact' and a lookahead that is a number": (
         "siblings",
         lambda f: f.is_(siblings="isolated") and (f.cache != "compact" or f.lookahead == CANVAS),

@@ -33,10 +33,21 @@ class Choice(NamedTuple):
     values: tuple[object, ...]
 
 
+class LaneShape(NamedTuple):
+    """Positions of a generate lane, and of the look-ahead after the last lane."""
+
+    block_length: int
+    lookahead: int
+
+
+DEFAULT_SHAPE = LaneShape(32, 32)
+NARROW_SHAPES = (LaneShape(8, 8), LaneShape(8, 0), LaneShape(4, 0))
+SHAPES = (DEFAULT_SHAPE, *NARROW_SHAPES)  # from which `AUTO` chooses
+
+
 CANVAS = "canvas"  # look-ahead to the end of the canvas
 OFF = "off"
-AUTO = "auto"  # blocks as long as the load allows
-BLOCK_LENGTHS = (32, 40, 48, 64)  # from which `AUTO` chooses
+AUTO = "auto"  # blocks and look-ahead follow the load
 BLOCK = "block"  # an answer ends with the block of its first end token
 LANE = "lane"  # a position is cached once its lane has ended
 

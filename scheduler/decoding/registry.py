@@ -66,7 +66,7 @@ class Decoder:
         0.0  # confidence that a host rule's tokens need in lanes after the leftmost, and drafts of a grammar anywhere
     )
     end_threshold: float = math.inf  # confidence from which a proposed end token bounds the look-ahead
-    adaptive: bool = False  # blocks are as long as the load allows
+    adaptive: bool = False  # blocks and look-ahead follow the load
     revises: bool = False  # its host rule may change committed tokens
     replica_positions: int = 0  # positions after the canvas that replicas take, at most
     layout: Layout = Layout.PACKED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -9,15 +10,13 @@ import pytest
 
 from asynclane.bench.load.problems import problems
 from asynclane.bench.quality.checks import right
-from asynclane.models.exec.runner import Runner
 from asynclane.scheduler import Budget, ParamError, Scheduler, StepCost, Vocabulary
 from asynclane.scheduler.decoding.lane_tree import Role
-from asynclane.scheduler.decoding.params import BLOCK_LENGTHS
+from asynclane.scheduler.decoding.params import SHAPES, LaneShape
 from asynclane.scheduler.decoding.vocabulary import END
 
 from ..support.cases import TEXT, chat, network
-from ..support.driver import LIMITS, Answer, Spec
-from ..support.fakes import add
+from ..support.driver import LIMITS, Answer, Spec, serve
 from ..support.golden import WHOLE
 from ..support.scale import ALL
 
@@ -116,19 +115,40 @@ def test_a_predicted_end_shortens_the_look_ahead() -> None:
     assert sum(a.computed_tokens for a in near) < sum(a.computed_tokens for a in far)
 
 
-def test_blocks_may_follow_the_load(runner: Runner, vocabulary: Vocabulary) -> None:
-    """A budget that knows nothing yet starts with long ones; without a budget the parameter is refused."""
+class EachInTurn(Budget):
+    """Gives requests all shapes, one after the other."""
+
+    def _choose(self, requests: int) -> LaneShape:
+        return SHAPES[sum(self.running.values()) % len(SHAPES)]
+
+
+def test_an_answer_that_follows_the_load_is_that_of_the_shape_it_was_given_alone_or_batched() -> None:
+    net, budget = network("tiny-llada"), EachInTurn(StepCost([0, 10_000], [1.0, 1.0]))
+    auto = [Spec(prompt, 64, params={"block_length": "auto"}) for prompt in PROMPTS[: len(SHAPES)]]
+    scheduler = Scheduler(LIMITS, net.vocabulary, budget)
+    together = serve(scheduler, net.runner, auto)
+    scheduler.check_integrity()
+    assert not any(budget.running.values())
+    assert [means.answers for means in budget.means.values()] == [1.0] * len(SHAPES)
+    fixed = [replace(spec, params=shape._asdict()) for spec, shape in zip(auto, SHAPES, strict=True)]
+    alone = [answer for spec in fixed for answer in net.run([spec])]
+    assert canvases(together) == canvases(alone)
+    assert [(a.steps, a.computed_tokens) for a in together] == [(a.steps, a.computed_tokens) for a in alone]
+    assert len({a.computed_tokens for a in alone}) == len(SHAPES)
+    for answer in together:
+        assert net.vocabulary.mask_id not in answer.streamed
+
+
+def test_a_budget_is_needed_and_learns_nothing_from_a_request_that_was_ended(vocabulary: Vocabulary) -> None:
     budget = Budget(StepCost([0, 10_000], [1.0, 1.0]))
     scheduler = Scheduler(LIMITS, vocabulary, budget)
     request = Spec(PROMPTS[0], LENGTH, params={"block_length": "auto"}).request(0, scheduler.pattern)
     with pytest.raises(ParamError, match="has measured its steps"):
         Scheduler(LIMITS, vocabulary).add(request)
-    sequence, first = add(scheduler, request), 0
-    while (plan := scheduler.plan()) is not None:
-        first = first or sequence.tree.live[0].end
-        scheduler.commit(runner.execute(plan))
-    assert budget.block_length(1) == max(BLOCK_LENGTHS)
-    assert first == max(BLOCK_LENGTHS)
+    net = network("tiny-llada")
+    serve(scheduler, net.runner, [Spec(PROMPTS[0], LENGTH, params={"block_length": "auto"})], leave_after={0: 1})
+    assert not any(budget.running.values())
+    assert not any(means.answers for means in budget.means.values())
 
 
 def test_settling_costs_positions_and_changes_answers() -> None:

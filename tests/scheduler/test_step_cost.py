@@ -1,45 +1,27 @@
-"""The block length of a step follows from what block lengths were seen to bring and what a step costs."""
+"""The shape of a request follows from what answers of each shape took, and what a step costs."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 import pytest
 
-from asynclane.bench.steps.simulate import CURVE, read_curve
-from asynclane.scheduler.decoding.params import BLOCK_LENGTHS
+from asynclane.bench.steps.prefill import read_curve
+from asynclane.bench.steps.simulate import CURVE
+from asynclane.scheduler.decoding.params import DEFAULT_SHAPE, SHAPES, LaneShape
 from asynclane.scheduler.step_cost import (
-    ENOUGH,
-    EPOCH,
     LEAST_CHUNK,
-    LONGEST,
     PAUSE,
-    TRIALS,
-    BlockYields,
+    AnswerCost,
     Budget,
     Halving,
     Pacing,
+    ShapeMeans,
     StepCost,
 )
-
-SHORTEST = BLOCK_LENGTHS[0]
-# Commits grow slowly with the block length, positions with all of it: far pays where positions are free.
-CALLS = {block_length: (block_length, 4 * math.sqrt(block_length)) for block_length in BLOCK_LENGTHS}
-
-
-def drive(budget: Budget, requests: int, steps: int, calls: Mapping[int, tuple[float, float]] = CALLS) -> list[int]:
-    chosen = []
-    for _ in range(steps):
-        chosen.append(budget.block_length(requests))
-        positions, commits = calls[chosen[-1]]
-        budget.observe(requests, round(requests * positions), round(requests * commits))
-    return chosen
-
-
-def most(chosen: Sequence[int]) -> int:
-    return max(BLOCK_LENGTHS, key=list(chosen).count)
 
 
 def test_cost_runs_through_its_points_between_them_and_on_and_stays_above_zero() -> None:
@@ -65,68 +47,102 @@ def test_cost_refuses_bad_points(tokens: list[float], seconds: list[float]) -> N
         StepCost(tokens, seconds)
 
 
-def test_yields_know_nothing_then_converge_and_forget_many_calls_at_once_or_one_after_the_other() -> None:
-    yields = BlockYields()
-    with pytest.raises(ValueError, match="no forward at block length 64"):
-        yields.expected(64)
-    yields.observe(64, 1, 100, 10)
-    assert yields.expected(64) == (100, 10)
-    for _ in range(1000):
-        yields.observe(64, 16, 16 * 50, 16 * 20)
-    assert yields.expected(64) == pytest.approx((50, 20), rel=1e-2)
-    with pytest.raises(ValueError, match="no forward at block length 32"):
-        yields.expected(32)
-    once, singly = BlockYields(), BlockYields()
-    once.observe(32, 64, 64 * 30, 64 * 5)
-    for _ in range(64):
-        singly.observe(32, 1, 30, 5)
-    assert once.expected(32) == pytest.approx(singly.expected(32))
+def answer(shape: LaneShape, tokens_a_forward: float, tokens: int = 90) -> AnswerCost:
+    """An answer whose forwards compute a whole lane and its look-ahead, and settle what they commit."""
+    forwards = max(1, round(tokens / tokens_a_forward))
+    return AnswerCost(forwards, 60 + round(forwards * sum(shape)) + tokens, 60, tokens)
 
 
-def test_a_cold_budget_reaches_far_and_tries_every_block_length() -> None:
+# A forward commits more the farther it sees: hardly more where most stays open (prose), as much more as it sees (fast).
+PROSE = {shape: answer(shape, 2.5 + 0.02 * sum(shape)) for shape in SHAPES}
+FAST = {shape: answer(shape, sum(shape) / 2.5) for shape in SHAPES}
+
+
+def drive(
+    budget: Budget, requests: int, answers: int, costs: Mapping[LaneShape, AnswerCost] = PROSE
+) -> list[LaneShape]:
+    """The shapes of so many requests, `requests` of them at once."""
+    running = deque(budget.begin(requests) for _ in range(requests))
+    chosen = []
+    for _ in range(answers):
+        chosen.append(running.popleft())
+        budget.end(chosen[-1], costs[chosen[-1]])
+        running.append(budget.begin(requests))
+    for shape in running:
+        budget.end(shape, None)
+    return chosen
+
+
+def usual(chosen: Sequence[LaneShape]) -> LaneShape:
+    return max(SHAPES, key=list(chosen).count)
+
+
+def test_means_begin_with_what_was_observed_and_forget() -> None:
+    means = ShapeMeans()
+    assert (means.answers, means.open_share) == (0, 0)
+    for cost, count in ((AnswerCost(10, 1000, 100, 50), 1), (AnswerCost(5, 400, 100, 100), 3000)):
+        for _ in range(count):
+            means.observe(cost)
+    assert means.rate(2, StepCost([0, 1000], [1e-9, 1.0])) == pytest.approx(40 / 0.16)
+    assert means.open_share == pytest.approx(1 - 300 / 400)
+
+
+@pytest.mark.parametrize(("requests", "expected"), [(1, DEFAULT_SHAPE), (64, LaneShape(4, 0)), (256, LaneShape(4, 0))])
+def test_wide_for_one_request_and_narrow_for_many_where_most_positions_stay_open(
+    requests: int, expected: LaneShape
+) -> None:
     budget = Budget(read_curve(CURVE))
-    assert budget.block_length(256) == LONGEST
-    chosen = drive(budget, 256, EPOCH * (len(BLOCK_LENGTHS) + 1))
-    assert set(chosen) == set(BLOCK_LENGTHS)
+    drive(budget, requests, 1000)
+    assert usual(drive(budget, requests, 300)) == expected
 
 
-@pytest.mark.parametrize(("requests", "expected"), [(1, LONGEST), (64, SHORTEST), (256, SHORTEST)])
-def test_far_for_one_request_and_near_for_many_where_far_brings_little(requests: int, expected: int) -> None:
+@pytest.mark.parametrize("requests", [1, 64, 256])
+def test_narrow_shapes_are_never_tried_where_forwards_commit_much(requests: int) -> None:
+    assert set(drive(Budget(read_curve(CURVE)), requests, 1500, FAST)) == {DEFAULT_SHAPE}
+
+
+def test_a_cold_budget_has_the_default_and_trials_cost_little() -> None:
     budget = Budget(read_curve(CURVE))
-    drive(budget, requests, 4 * len(BLOCK_LENGTHS) * int(ENOUGH))
-    assert most(drive(budget, requests, 4 * EPOCH * TRIALS)) == expected
+    assert budget.begin(64) == DEFAULT_SHAPE
+    budget.end(DEFAULT_SHAPE, None)
+    drive(budget, 64, 1000)
+    chosen = drive(budget, 64, 2000)
+    assert set(chosen) == set(SHAPES)  # all are tried again
+    best = usual(chosen)
+    seconds = sum(budget.cost(64 * PROSE[s].positions / PROSE[s].forwards) * PROSE[s].forwards for s in chosen)
+    least = len(chosen) * budget.cost(64 * PROSE[best].positions / PROSE[best].forwards) * PROSE[best].forwards
+    assert seconds < 1.02 * least
 
 
-def test_far_for_many_where_every_position_brings_as_much() -> None:
-    budget = Budget(StepCost([0, 1000], [0.01, 1.0]))
-    calls = {block_length: (50 + block_length, block_length / 4) for block_length in BLOCK_LENGTHS}
-    drive(budget, 256, EPOCH * 10, calls)
-    assert most(drive(budget, 256, 4 * EPOCH * TRIALS, calls)) == LONGEST
+def test_other_texts_change_the_choice() -> None:
+    budget = Budget(read_curve(CURVE))
+    assert usual(drive(budget, 64, 300, FAST)) == DEFAULT_SHAPE
+    drive(budget, 64, 2000, PROSE)
+    assert usual(drive(budget, 64, 300, PROSE)) == LaneShape(4, 0)
 
 
-def test_what_follows_a_change_teaches_nothing() -> None:
+def test_requests_that_were_ended_teach_nothing_and_shapes_are_the_same_again() -> None:
     budget = Budget(StepCost([1, 2], [1.0, 2.0]))
-    budget.block_length(8)
-    budget.observe(8, 10_000, 1)
-    assert all(budget.yields.known(block_length) == 0 for block_length in BLOCK_LENGTHS)
-
-
-def test_never_outside_of_its_block_lengths_and_the_same_again() -> None:
-    loads = [1 + (n * 37) % 256 for n in range(600)]
+    for _ in range(300):
+        budget.end(budget.begin(8), None)
+    assert all(not means.answers for means in budget.means.values())
+    assert budget.begin(8) == DEFAULT_SHAPE
+    loads = [1 + (n * 37) % 256 for n in range(30)]
     runs = []
     for _ in range(2):
         budget = Budget(read_curve(CURVE))
-        runs.append([drive(budget, load, 1)[0] for load in loads])
+        runs.append([shape for load in loads for shape in drive(budget, load, 20)])
     assert runs[0] == runs[1]
-    assert set(runs[0]) <= set(BLOCK_LENGTHS)
 
 
 def test_choosing_and_learning_take_a_tenth_of_a_millisecond_at_most() -> None:
     budget = Budget(read_curve(CURVE))
+    drive(budget, 64, 500)
     times = []
     for _ in range(500):
         started = time.perf_counter()
-        drive(budget, 64, 1)
+        shape = budget.begin(64)
+        budget.end(shape, PROSE[shape])
         times.append(time.perf_counter() - started)
     assert sorted(times)[len(times) // 2] < 1e-4
 

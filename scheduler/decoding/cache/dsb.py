@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..params import BLOCK_LENGTHS, Params, Range
+from ..params import DEFAULT_SHAPE, Params, Range
 from .base import CachePolicy, ComputeRange, Progress, RequestExtent
 
 
@@ -23,7 +23,7 @@ class Dsb(CachePolicy):
 
     def __init__(self, params: Params) -> None:
         size = params.get("block_length")
-        self._refresh_every = size if isinstance(size, int) else BLOCK_LENGTHS[0]
+        self._refresh_every = size if isinstance(size, int) else DEFAULT_SHAPE.block_length
         self._prefix_window = params.integer("prefix_window")
         self._first: int | None = None  # where the lanes began in the last step
         self._masks = 0  # before the last full pass

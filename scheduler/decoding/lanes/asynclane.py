@@ -11,7 +11,7 @@ from typing import Self
 
 from ..boundaries import Boundary
 from ..lane_tree import GENERATE, Lane, LaneTree
-from ..params import AUTO, BLOCK, BLOCK_LENGTHS, Choice, Params, Range
+from ..params import AUTO, BLOCK, DEFAULT_SHAPE, Choice, Params, Range
 from .base import ABSENT, LanePolicy, LaneStatus
 
 
@@ -54,8 +54,9 @@ class AsyncLane(LanePolicy):
     @classmethod
     def of(cls, params: Params) -> Self:
         least, published = params.number("min_fill"), params.get("published") is True
+        size = DEFAULT_SHAPE.block_length if params["block_length"] == AUTO else params.integer("block_length")
         return cls(
-            block_length=BLOCK_LENGTHS[0] if params["block_length"] == AUTO else params.integer("block_length"),
+            block_length=size,
             max_lanes=params.integer("max_lanes"),
             min_fill=0.0 if published else least,
             min_steps=params.integer("min_steps"),

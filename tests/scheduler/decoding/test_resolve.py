@@ -65,6 +65,7 @@ def test_naming_a_rule_replaces_the_methods_own() -> None:
         ("asynclane", {"end_threshold": True}, "end_threshold"),
         ("asynclane", {"block_length": "auto", "steps": 64}, "block_length"),
         ("asynclane", {"block_length": "auto", "siblings": "isolated"}, "block_length"),
+        ("asynclane", {"block_length": "auto", "lookahead": 32}, "lookahead"),
         ("fast-dllm", {"block_length": "auto"}, "block_length"),
         ("asynclane", {"boundary": "stable"}, "stable_steps"),
         ("asynclane", {"siblings": "isolated", "cache": "none"}, "siblings"),
