@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 from tqdm import tqdm
@@ -62,11 +63,11 @@ def train(flags: argparse.Namespace, settings: Settings) -> int:
     prompts = _prompts(flags, settings, checkpoint)
     fingerprint = fingerprint_of(settings, checkpoint.directory)
     found = record(settings, method, prompts, AnswerOptions(flags.max_tokens, params=tuple(params.items())))
-    net = fit(flags.method, found, flags.epochs or method.epochs, flags.seed, settings.threads)
+    net, text = fit(flags.method, found, flags.epochs or method.epochs, flags.seed, settings.threads)
     controller = Controller(flags.method, settings.model_name, fingerprint, net.arrays())
     facts = {"prompts": len(prompts), "data": flags.data or "generated", "seed": flags.seed, **params}
     write_controller(out, controller, facts)
-    print(f"written to {out}: asynclane serve {settings.model} --decoder {flags.method} --controller {out}")
+    print(f"{text}written to {out}: asynclane serve {settings.model} --decoder {flags.method} --controller {out}")
     return 0
 
 
@@ -81,13 +82,12 @@ def record(settings: Settings, method: Method, prompts: Sequence[list[int]], opt
     return recordings.observations()
 
 
-def fit(name: str, found: Observations, epochs: int, seed: int, threads: int | None = None) -> Any:
-    """The network of the method `name`, fitted to nine tenths of the answers; prints how good it is on the others.
-    Raises `ValueError` if there is nothing to learn."""
+def fit(name: str, found: Observations, epochs: int, seed: int, threads: int | None = None) -> tuple[Any, str]:
+    """The network of the method `name`, fitted to nine tenths of the answers, and a report on the others. Raises
+    `ValueError` if there is nothing to learn."""
     out = found.answer % VALIDATION == 0
     learnt, validation = found.where(~out), found.where(out)
     wrong = int((~learnt.right).sum())
-    print(f"{len(learnt.right)} proposals of {learnt.answer.max() + 1} answers, {wrong} of them not final", flush=True)
     if not wrong or not len(validation.right):
         raise ValueError("the answers have too few proposals that changed to learn from: give more, or longer, prompts")
     torch.manual_seed(seed)
@@ -97,8 +97,9 @@ def fit(name: str, found: Observations, epochs: int, seed: int, threads: int | N
     method = LEARNERS[name]
     with tqdm(total=epochs, unit="epoch", desc="training", disable=None) as bar:
         net = method.train(method.examples(learnt), epochs, seed, bar.update)
-    print(report(name, net, method.examples(validation)), end="")
-    return net
+    answers = len(np.unique(learnt.answer))
+    counted = f"learnt from {len(learnt.right)} proposals of {answers} answers, {wrong} of them not final\n"
+    return net, counted + report(name, net, method.examples(validation))
 
 
 def _params(texts: Sequence[str], method: str) -> dict[str, Any]:
