@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from ...bench.eval.flags import add_eval_flags
 from ...bench.load.flags import add_load_flags
+from ...scheduler import LEARNT_RULES
 from ..settings import OF_EVALUATION, OF_MEMORY, OF_ONE_ANSWER, OF_TRAINING, add_flags, installed_version
 from ..text.answer_formats import OFF
 from ..text.reasoning import REASONING_FORMATS
@@ -15,7 +16,6 @@ from ..text.tool_calls import TOOL_FORMATS
 
 MISUSED = 2  # exit code
 DEFAULT_PAGE = "trace.html"
-LEARNT = ("tspd", "learn2pd")  # commit rules with weights
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
@@ -87,7 +87,7 @@ def build_parser() -> argparse.ArgumentParser:
         "train-controller", help="train the commit rule tspd or learn2pd on a model, for --controller of serve"
     )
     training.add_argument("model", metavar="MODEL", help="as --model of serve")
-    training.add_argument("--method", choices=LEARNT, default=LEARNT[0], help="default: %(default)s")
+    training.add_argument("--method", choices=LEARNT_RULES, default="tspd", help="default: %(default)s")
     training.add_argument(
         "--data",
         type=Path,

@@ -23,7 +23,6 @@ from asynclane.scheduler.decoding.commit.host.learn2pd import Learn2PD
 from asynclane.scheduler.decoding.commit.host.tspd import TSPD
 from asynclane.scheduler.decoding.commit.shared.weights import Observed, weights
 from asynclane.server.cli import main as cli
-from asynclane.server.cli.parser import LEARNT
 from asynclane.server.engine.controller import Controller, read_controller, write_controller
 from asynclane.server.engine.messages import AnswerOptions
 from asynclane.server.engine.offline import Offline
@@ -45,7 +44,7 @@ def trained(method: str, out: Path) -> dict[str, np.ndarray]:
     return load_file(out)
 
 
-@pytest.fixture(scope="module", params=LEARNT)
+@pytest.fixture(scope="module", params=LEARNT_RULES)
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     out = tmp_path_factory.mktemp("controller") / "made.safetensors"
     trained(request.param, out)
@@ -202,5 +201,5 @@ def test_a_model_that_is_not_embedded_needs_prompts(tmp_path: Path, capsys: pyte
     assert "needs --data FILE with prompts" in line
 
 
-def test_the_flags_name_every_rule_that_learns() -> None:
-    assert {*LEARNT} == LEARNT_RULES.keys() == LEARNERS.keys()
+def test_every_rule_with_weights_can_be_trained() -> None:
+    assert LEARNT_RULES.keys() == LEARNERS.keys()
