@@ -1,7 +1,7 @@
 """Maps the top-level folders to `asynclane.*`; everything else is in pyproject.toml.
 
 The folders are found, so a new one needs no list. Benchmarks and training are linked by an editable install and left
-out of a wheel, but for what is behind `asynclane bench` and `asynclane eval`.
+out of a wheel, but for what is behind `asynclane bench`, `asynclane eval` and `asynclane train-controller`.
 """
 
 from setuptools import find_packages, setup
@@ -9,7 +9,7 @@ from setuptools.command.build_py import build_py
 
 TOP = "python"  # the folder of what `import asynclane` itself offers; one named as the package would hide it
 FOLDERS = ["clients", "deploy", "kernels", "models", "scheduler", "server"]
-SHIPPED = [*FOLDERS, "bench.eval", "bench.load"]
+SHIPPED = [*FOLDERS, "bench.eval", "bench.load", "training.controllers"]
 DEVELOPMENT = ["bench", "training"]
 DATA = [
     *("py.typed", "*.json", "*.jinja", "*.npz", "*.safetensors", "embedded/*/*"),

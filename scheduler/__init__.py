@@ -6,13 +6,15 @@ All that other packages use is here; `scheduler.contract` is for those who compu
 from .contract import MOST_RANKS, DeviceLost, Executor, Measure, Sampling, StepPlan, StepResult
 from .decoding.attention_pattern import PLAIN, AttentionPattern
 from .decoding.boundaries import Boundary
+from .decoding.commit import LEARNT_RULES
 from .decoding.commit.base import CommitDecision, HostCommitRule, StepView
 from .decoding.commit.segments import NONE
+from .decoding.commit.shared.weights import LearntRule, Weights
 from .decoding.compatibility import VocabularyFacts, refuse
 from .decoding.params import Choice, ParamError, Params, Range, Values, plain
 from .decoding.plugins import ALL_DECODERS, ALL_PARAMS, ALL_RULES, plugins
 from .decoding.registry import DecoderSpec
-from .decoding.resolve import RULES, defaults_of, resolve, suits, unknown_decoder
+from .decoding.resolve import AS_LISTED, RULES, RuleMaker, defaults_of, resolve, suits, unknown_decoder
 from .decoding.summaries import SUMMARIES
 from .decoding.vocabulary import Vocabulary
 from .decoding.words import all_words, words_of
@@ -31,6 +33,8 @@ __all__ = [
     "ALL_DECODERS",
     "ALL_PARAMS",
     "ALL_RULES",
+    "AS_LISTED",
+    "LEARNT_RULES",
     "MOST_RANKS",
     "NEUTRAL",
     "NONE",
@@ -51,6 +55,7 @@ __all__ = [
     "Halving",
     "HostCommitRule",
     "LaneEvents",
+    "LearntRule",
     "Limits",
     "Load",
     "Measure",
@@ -63,6 +68,7 @@ __all__ = [
     "Range",
     "Request",
     "RequestStats",
+    "RuleMaker",
     "Sampling",
     "Scheduler",
     "Scored",
@@ -76,6 +82,7 @@ __all__ = [
     "Values",
     "Vocabulary",
     "VocabularyFacts",
+    "Weights",
     "all_words",
     "defaults_of",
     "plain",

@@ -72,11 +72,14 @@ OF_ONE_ANSWER = (
     "prefix_sharing",
     "decoder",
     "preset",
+    "controller",
     "step_timeout_s",
     "max_failed_steps",
 )
 # Those of `eval`, whose own flags say which decoders answer and how many requests run at once.
 OF_EVALUATION = tuple(name for name in OF_ONE_ANSWER if name not in ("decoder", "max_num_seqs"))
+# Those of `train-controller`, whose method is the decoder.
+OF_TRAINING = tuple(name for name in OF_ONE_ANSWER if name not in ("model", "decoder", "preset", "controller"))
 # Those of `LLM`, which speaks no HTTP.
 OF_LLM = (*OF_ONE_ANSWER, "max_queue", "default_max_tokens", "grammar_timeout_s", "grammar_memory_mb")
 # Those that decide how much memory a model takes on a GPU, for `inspect`.
@@ -240,6 +243,11 @@ class Settings:
         "decoder and parameters that the authors of published weights recommend (docs/models.md), for requests that"
         " name none, or this one; default: none",
         *PRESETS,
+    )
+    controller: str | None = _word(
+        None,
+        "file of `asynclane train-controller`, weights of the commit rule tspd or learn2pd for this model; default: the"
+        " built-in ones, for any model",
     )
     tool_parser: str | None = _word(
         None,

@@ -32,6 +32,7 @@ SHIPPED = (
         "scheduler",
     ),
     "server",
+    "training/controllers",
 )
 NEW = ("scheduler/decoding/lanes/new/__init__.py", "scheduler/decoding/lanes/new/policy.py", "server/new/__init__.py")
 # The only `asynclane` is the unpacked wheel: the installation of the checkout would complete its packages.
@@ -41,8 +42,9 @@ from pathlib import Path
 sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in type(finder).__module__ + repr(finder)]
 sys.path[:] = [sys.argv[1], *(path for path in sys.path if not (Path(path) / "asynclane").exists())]
 import asynclane.bench.eval.run, asynclane.bench.load.run, asynclane.clients.cli
-import asynclane.server.app, asynclane.server.cli.main
+import asynclane.server.app, asynclane.server.cli.main, asynclane.training.controllers.command
 assert not importlib.util.find_spec("asynclane.bench.quality")
+assert not importlib.util.find_spec("asynclane.training.corpus")
 """
 
 

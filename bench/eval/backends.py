@@ -20,7 +20,7 @@ NOT_FOUND = 404
 # The settings of a model that is loaded here on which its answers depend.
 OF_ANSWERS = (
     *("lora", "dtype", "device", "tensor_parallel_size", "load_format", "quantization", "deterministic"),
-    *("block_size", "kv_cache_dtype"),
+    *("block_size", "kv_cache_dtype", "controller"),
 )
 
 

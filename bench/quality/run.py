@@ -103,6 +103,7 @@ def main(
             quantization=options.quantization,
             deterministic=options.deterministic,
             kv_cache_dtype=options.kv_cache_dtype,
+            controller=options.controller,
             max_num_seqs=options.batch,
         )
     except ValueError as error:
@@ -118,6 +119,7 @@ def main(
             "quantization": settings.quantization,
             "deterministic": settings.deterministic,
             "kv_cache_dtype": settings.kv_cache_dtype,
+            "controller": settings.controller,
             "problems": len(questions),
             "seed": options.seed,
             "max_tokens": options.max_tokens,
@@ -154,6 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quantization", help="as in serving")
     parser.add_argument("--deterministic", action="store_true", help="as in serving")
     parser.add_argument("--kv-cache-dtype", default="auto", help="as in serving (default: %(default)s)")
+    parser.add_argument("--controller", metavar="FILE", help="as in serving")
     parser.add_argument("--batch", type=positive, default=16, help="requests at once (default: %(default)s)")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw accuracy over cost")
     parser.add_argument(

@@ -135,7 +135,7 @@ def check_weights(directory: Path, config: ModelConfig) -> StoredWeights:
 
     A head that the embedding replaces may be stored if it equals it: only then both are read.
     """
-    files = _files(directory)
+    files = weight_files(directory)
     headers = _headers(files)
     config = as_in_files(config, headers)
     shapes, tied = tensor_shapes(config), tied_copy(config)
@@ -358,7 +358,8 @@ def absent_files(directory: Path, weights: bool = True) -> list[str]:
     return [name for name in names if not (directory / name).exists()]
 
 
-def _files(directory: Path) -> list[Path]:
+def weight_files(directory: Path) -> list[Path]:
+    """The files with the weights. Raises `ModelError` if one is missing."""
     names = _shards(directory)
     missing = [name for name in names if not (directory / name).exists()]
     if missing == [SINGLE]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -36,6 +36,10 @@ MEASURES: Mapping[str, Measure] = {
 }
 
 
+RuleMaker = Callable[[Params, int], HostCommitRule]  # of checked parameters and the length of a canvas
+AS_LISTED: Mapping[str, RuleMaker] = MappingProxyType({})
+
+
 def defaults_of(name: str, pattern: AttentionPattern = PLAIN) -> Mapping[str, object]:
     """Every parameter of a decoder with its default on a network of this pattern; a rule that is not its own is
     None."""
@@ -57,8 +61,15 @@ def unknown_decoder(name: str) -> str:
     return f"{name!r} is a commit rule, not a decoder; decoders that {'; that '.join(listed)}"
 
 
-def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: AttentionPattern = PLAIN) -> Decoder:
-    """The decoder `name` with `overrides`, for a canvas of `length` positions and a network of this pattern.
+def resolve(
+    name: str,
+    overrides: Mapping[str, object],
+    length: int,
+    pattern: AttentionPattern = PLAIN,
+    makers: Mapping[str, RuleMaker] = AS_LISTED,
+) -> Decoder:
+    """The decoder `name` with `overrides`, for a canvas of `length` positions and a network of this pattern. A rule
+    that is among the `makers` is made by that one, as for a learnt rule with weights of its own.
 
     Raises `ParamError` for an unknown decoder, an unknown parameter, a value out of range, or a combination that
     `compatibility` refuses.
@@ -79,7 +90,7 @@ def resolve(name: str, overrides: Mapping[str, object], length: int, pattern: At
     device_rule: CommitRule = _device_rule(params, length, spec.strict) if on_device else HostDecides()
 
     def host_rule() -> HostCommitRule:
-        return Applied(device_rule) if rule is None else _made(rule, facts.rule_param, params, length)
+        return Applied(device_rule) if rule is None else _made(rule, facts.rule_param, params, length, makers)
 
     on_host = rule is not None or policy.reads_view or CACHES[cached].reads_entropy
     checks = rule is not None and rule.layout is Layout.VERIFIED
@@ -127,10 +138,12 @@ def _denoiser(params: Params) -> Denoiser:
     )
 
 
-def _made(rule: type[HostCommitRule], param: str, params: Params, length: int) -> HostCommitRule:
+def _made(
+    rule: type[HostCommitRule], param: str, params: Params, length: int, makers: Mapping[str, RuleMaker]
+) -> HostCommitRule:
     """The rule of a request. A plug-in's may raise: `ParamError` is its refusal."""
     if rule.NAME in HOST_RULES:
-        return rule(params, length)
+        return makers.get(rule.NAME, rule)(params, length)
     try:
         return rule(params, length)
     except ParamError:

@@ -96,6 +96,10 @@ def _run(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
             from .eval import eval_main
 
             return eval_main(arguments, environ)
+        case "train-controller":
+            from .train_controller import train_controller_main
+
+            return train_controller_main(arguments, environ)
         case _:
             print(installed_version())
             return 0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import NoReturn
 
 from ...bench.eval.flags import add_eval_flags
 from ...bench.load.flags import add_load_flags
-from ..settings import OF_EVALUATION, OF_MEMORY, OF_ONE_ANSWER, add_flags, installed_version
+from ...scheduler import LEARNT_RULES
+from ..settings import OF_EVALUATION, OF_MEMORY, OF_ONE_ANSWER, OF_TRAINING, add_flags, installed_version
 from ..text.answer_formats import OFF
 from ..text.reasoning import REASONING_FORMATS
 from ..text.tool_calls import TOOL_FORMATS
@@ -80,6 +82,28 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add_eval_flags(evaluation)
     add_flags(evaluation, OF_EVALUATION)
+
+    training = commands.add_parser(
+        "train-controller", help="train the commit rule tspd or learn2pd on a model, for --controller of serve"
+    )
+    training.add_argument("model", metavar="MODEL", help="as --model of serve")
+    training.add_argument("--method", choices=LEARNT_RULES, default="tspd", help="default: %(default)s")
+    training.add_argument(
+        "--data",
+        type=Path,
+        metavar="FILE",
+        help="prompts, JSON lines with a prompt or messages; default, of an embedded model: problems of its own kinds",
+    )
+    training.add_argument(
+        "--problems", type=_positive, metavar="N", help="only the first N prompts; default: all of a file, else 400"
+    )
+    training.add_argument("--max-tokens", type=_positive, default=256, help="of an answer (default: %(default)s)")
+    training.add_argument("--raw", action="store_true", help="prompts are continued as text; default: chat messages")
+    training.add_argument("--epochs", type=_positive, metavar="N", help="default: 120 of tspd, 80 of learn2pd")
+    training.add_argument("--seed", type=_seed, default=0, help="of the weights, and of problems that are generated")
+    training.add_argument("--out", type=Path, metavar="FILE", help="default: METHOD.safetensors")
+    _add_params(training)
+    add_flags(training, OF_TRAINING)
 
     commands.add_parser("version", help="print the version")
     return parser

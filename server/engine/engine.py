@@ -8,13 +8,14 @@ import logging
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 
 import numpy as np
 
 from ...scheduler import (
+    AS_LISTED,
     DeviceLost,
     Load,
     Outcome,
@@ -22,6 +23,7 @@ from ...scheduler import (
     Preferences,
     QueueFull,
     Request,
+    RuleMaker,
     Sampling,
     Scheduler,
     Scoring,
@@ -77,16 +79,17 @@ class Engine:
         grammars: Grammars,
         metrics: Metrics,
         decoder: DecoderLine,
+        makers: Mapping[str, RuleMaker] = AS_LISTED,
     ) -> None:
-        """`decoder` is for requests that name none. `death` has the reason once the engine has failed for good; its
-        callbacks run in any thread."""
+        """`decoder` is for requests that name none, `makers` are those of `resolve`. `death` has the reason once the
+        engine has failed for good; its callbacks run in any thread."""
         self.death: Future[str] = Future()
         self._scheduler = scheduler
         self._device = device
         self._text = text
         self._grammars = grammars
         self._metrics = metrics
-        self._decoder = decoder
+        self._decoder, self._makers = decoder, makers
         self._ids = itertools.count()
         self._ports: list[Port] = []
         self._answers: dict[int, EngineAnswer] = {}
@@ -315,7 +318,7 @@ class Engine:
         scoring, max_tokens = self._scoring(message), options.max_tokens
         if scoring is None:
             name, params = self._decoder.requested(options.decoder, dict(options.params))
-            decoder = resolve(name, params, max_tokens, pattern)
+            decoder = resolve(name, params, max_tokens, pattern, self._makers)
         else:
             decoder, max_tokens = scoring_decoder(scoring), scoring_room(scoring, pattern)
         return Request(

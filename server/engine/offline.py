@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
+from ...scheduler import AS_LISTED, RuleMaker
 from ..frontend.client import EngineClient
 from ..settings import Settings
 from ..structured.grammar import Wanted
@@ -71,8 +72,9 @@ class Offline:
     between two reads of a stream is not lost.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self.parts: EngineParts = build_parts(settings)
+    def __init__(self, settings: Settings, makers: Mapping[str, RuleMaker] = AS_LISTED) -> None:
+        """`makers` are those of `build_parts`."""
+        self.parts: EngineParts = build_parts(settings, makers)
         self.default_max_tokens = settings.default_max_tokens
         self._client = EngineClient(self.parts.text, self.parts.metrics)
         self._client.join(self.parts.engine)

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ...models.checkpoint.config import ModelConfig, ModelError, read_config
+from ...models.checkpoint.fingerprint import fingerprint
 from ...models.checkpoint.registry import Hardware, find_model, load_runner, with_adapter
 from ...models.exec.followers import Followers
 from ...models.exec.graphs import IN_FLIGHT
@@ -17,6 +20,7 @@ from ...models.exec.runner import Runner
 from ...models.ranks import Setup, loaded_with, start_ranks
 from ...scheduler import (
     ALL_DECODERS,
+    AS_LISTED,
     AttentionPattern,
     Boundary,
     Budget,
@@ -24,6 +28,7 @@ from ...scheduler import (
     Limits,
     Pacing,
     ParamError,
+    RuleMaker,
     Scheduler,
     StepCost,
     Vocabulary,
@@ -39,6 +44,7 @@ from ..settings import Settings, SettingsError, split_sizes
 from ..structured.grammar import Grammars
 from ..text.tokenizer import BadTokenizer, Tokenizer
 from ..vllm_names import CacheConfig, WithVllmNames
+from .controller import check_method, read_controller
 from .device import Device, DeviceThread
 from .engine import Engine
 from .progress import Report, progress_of
@@ -129,8 +135,9 @@ def _read_tokenizer(directory: Path, mask_id: int) -> Tokenizer:
     return text
 
 
-def build_parts(settings: Settings) -> EngineParts:
-    """Read the checkpoint, check it against the settings, then take memory. Raises `ValueError` and `OSError` with one
+def build_parts(settings: Settings, makers: Mapping[str, RuleMaker] = AS_LISTED) -> EngineParts:
+    """Read the checkpoint, check it against the settings, then take memory. `makers` make some of the commit rules, as
+    in `resolve`, besides that of `--controller`. Raises `ValueError` and `OSError` with one
     line that says what is wrong."""
     for problem in plugins().problems:
         logging.getLogger(__name__).warning(problem)  # each is a message of its own, as all are shown
@@ -155,12 +162,14 @@ def build_parts(settings: Settings) -> EngineParts:
     length = min(settings.default_max_tokens, limits.max_model_len)
     line = default_line(settings, pattern)
     try:
-        decoder = resolve(line.name, line.params, length, pattern)
+        decoder = resolve(line.name, line.params, length, pattern, makers)
         refuse(VocabularyFacts(decoder, text.vocabulary))  # now, not at every request
     except ParamError as error:
         raise SettingsError(
             f"requests without a decoder cannot have {line.name!r}, whose defaults fail: {error}"
         ) from None
+    if settings.controller is not None:
+        makers = {**makers, **_learnt_maker(settings, settings.controller, checkpoint.directory, line)}
     config = replace(config, max_model_len=limits.max_model_len)  # canvases are no longer than a request may be
     memory = Memory(
         slots=settings.max_num_seqs,
@@ -214,7 +223,7 @@ def build_parts(settings: Settings) -> EngineParts:
         settings.step_timeout_s or max(STEP_TIMEOUT_S, LONGEST_STEPS * cost(limits.step_tokens)),
         settings.max_failed_steps,
     )
-    engine = Engine(scheduler, device, text, grammars, metrics, line)
+    engine = Engine(scheduler, device, text, grammars, metrics, line, makers)
     if followers is not None:
         followers.failure.add_done_callback(lambda failure: engine.fail(failure.result()))
     return EngineParts(
@@ -230,6 +239,22 @@ def build_parts(settings: Settings) -> EngineParts:
         runner.on_gpu,
         followers,
     )
+
+
+def fingerprint_of(settings: Settings, directory: Path) -> str:
+    """The fingerprint of the weights in `directory`, with the adapter of `--lora`."""
+    return fingerprint(directory, None if settings.lora is None else Path(settings.lora))
+
+
+def _learnt_maker(settings: Settings, name: str, directory: Path, line: DecoderLine) -> Mapping[str, RuleMaker]:
+    """The maker of the commit rule whose weights are in `--controller`, the file `name`. Raises `SettingsError` for one
+    that does not belong to the model, and `ModelError`."""
+    if settings.load_format == "dummy":
+        raise SettingsError("--controller belongs to a checkpoint's weights: leave out --load-format dummy")
+    controller = read_controller(name, fingerprint_of(settings, directory))
+    check_method(controller, line.params.get("rule", ALL_DECODERS[line.name].rule), name)
+    logging.getLogger(__name__).info("the commit rule %s has the weights of %s", controller.method, name)
+    return {controller.method: partial(controller.rule, learnt=controller.weights)}
 
 
 def check_preset(preset: str | None, architecture: str) -> None:

@@ -10,7 +10,8 @@ import torch
 
 from asynclane.scheduler.decoding.commit.host import learn2pd, tspd
 from asynclane.scheduler.decoding.commit.shared.weights import weights
-from asynclane.training import controllers
+from asynclane.training.controllers import __main__ as recipe
+from asynclane.training.controllers import nets
 from asynclane.training.corpus import MARKS
 from asynclane.training.probe import Look
 from asynclane.training.traces import Known
@@ -39,7 +40,7 @@ def test_training_is_the_same_again_and_ranks_what_is_right_first(tmp_path: Path
     made = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        assert controllers.main([*files, "--out", str(tmp_path / name), "--shorten", "40"]) == 0
+        assert recipe.main([*files, "--out", str(tmp_path / name), "--shorten", "40"]) == 0
         made.append({rule: dict(np.load(tmp_path / name / f"{rule}.npz")) for rule in ("learn2pd", "tspd")})
     for rule, arrays in made[0].items():
         for key, array in arrays.items():
@@ -52,15 +53,13 @@ def test_training_is_the_same_again_and_ranks_what_is_right_first(tmp_path: Path
 
 def test_the_server_computes_what_was_learnt() -> None:
     torch.manual_seed(0)
-    filter_, controller = controllers.Filter(), controllers.Controller()
+    filter_, controller = nets.Filter(), nets.Controller()
     windows = torch.rand(5, learn2pd.WINDOW)
-    learnt = {key: array.detach().numpy() for key, array in filter_.arrays().items()}
-    scores = torch.from_numpy(learn2pd.Filter(learnt).scores(windows.numpy()))
-    torch.testing.assert_close(scores, filter_(windows).sigmoid())
+    scores = torch.from_numpy(learn2pd.Filter(filter_.arrays()).scores(windows.numpy()))
+    torch.testing.assert_close(scores, filter_(nets.Windows(windows, windows, windows)).sigmoid())
     seen, calls = torch.rand(6, 7, 4), torch.full((6,), 7)
-    wanted = controller(controllers.Histories(seen, seen, seen, calls)).sigmoid()
-    learnt = {key: array.detach().numpy() for key, array in controller.arrays().items()}
-    unit, state = tspd.Controller(learnt), np.zeros((6, tspd.WIDTH), np.float32)
+    wanted = controller(nets.Histories(seen, seen, seen, calls)).sigmoid()
+    unit, state = tspd.Controller(controller.arrays()), np.zeros((6, tspd.WIDTH), np.float32)
     for call in range(7):
         scores_, state = unit.step(seen[:, call].numpy(), state)
         torch.testing.assert_close(torch.from_numpy(scores_).float(), wanted[:, call])

@@ -1,4 +1,5 @@
-"""Second axis of a decoder: the commit rules. `HOST_RULES` is the table of those that the host applies."""
+"""Second axis of a decoder: the commit rules. `HOST_RULES` is the table of those that the host applies, `LEARNT_RULES`
+of those among them that have weights."""
 
 from __future__ import annotations
 
@@ -32,6 +33,7 @@ from .host.saber import Saber
 from .host.t2m import TokenToMask
 from .host.tspd import TSPD
 from .host.wino import Wino
+from .shared.weights import LearntRule
 
 _RULES: tuple[type[HostCommitRule], ...] = (
     Ahd,
@@ -64,3 +66,4 @@ _RULES: tuple[type[HostCommitRule], ...] = (
     Wino,
 )
 HOST_RULES: Mapping[str, type[HostCommitRule]] = {rule.NAME: rule for rule in _RULES}
+LEARNT_RULES: Mapping[str, type[LearntRule]] = {rule.NAME: rule for rule in _RULES if issubclass(rule, LearntRule)}

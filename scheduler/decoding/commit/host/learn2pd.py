@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Self
 
 import numpy as np
 
 from ....contract import Doubles, Floats
 from ...params import Choice, Params
-from ..base import CommitDecision, HostCommitRule, StepView
+from ..base import CommitDecision, StepView
 from ..segments import NONE, Bools
 from ..shared import forecast
-from ..shared.weights import certainty, product, weights
+from ..shared.weights import LearntRule, Observed, Weights, certainty, product
 
 WINDOW = 32  # confidences that the filter reads at once
 
@@ -24,7 +24,14 @@ class Filter:
     now, and its input is the confidence itself: here it is `certainty`, which separates 0.99 from 0.999.
     """
 
-    def __init__(self, learnt: Mapping[str, Floats]) -> None:
+    SHAPES = {
+        "inner": (WINDOW, WINDOW),
+        "inner_bias": (WINDOW,),
+        "outer": (WINDOW, WINDOW),
+        "outer_bias": (WINDOW,),
+    }
+
+    def __init__(self, learnt: Weights) -> None:
         self._learnt = learnt
 
     def scores(self, windows: Floats) -> Floats:
@@ -37,7 +44,7 @@ class Filter:
         return scores
 
 
-class Learn2PD(HostCommitRule):
+class Learn2PD(LearntRule):
     """The most confident open position of the leftmost lane commits, and in all lanes each one to which the filter
     gives at least `threshold`.
 
@@ -47,7 +54,8 @@ class Learn2PD(HostCommitRule):
     score.
 
     Source: arXiv 2509.25188; ims-kdks/Learning-to-Parallel-Decoding llada/generate.py. The weights are ours, since the
-    authors' belong to other models: `asynclane.training.controllers`. The authors cut at `<|endoftext|>` only, this
+    authors' belong to other models: `asynclane.training.controllers`; `asynclane train-controller` makes those of a
+    model. The authors cut at `<|endoftext|>` only, this
     rule at every end token of the tokenizer.
     """
 
@@ -56,9 +64,13 @@ class Learn2PD(HostCommitRule):
     DEFAULTS = {"threshold": 0.96, "eotp": True, "extrapolate": False, **forecast.DEFAULTS}
     PARAMS = {"eotp": Choice((True, False)), "extrapolate": Choice((True, False)), **forecast.PARAMS}
 
-    def __init__(self, params: Params, length: int) -> None:
+    SHAPES = Filter.SHAPES
+    OUTPUTS = WINDOW
+
+    def __init__(self, params: Params, length: int, learnt: Weights | None = None) -> None:
+        super().__init__(params, length, learnt)
         self._threshold, self.sees_ahead = params.number("threshold"), params["eotp"] is True
-        self._forecast, self._filter = forecast.Forecast(params, length), Filter(weights("learn2pd"))
+        self._forecast, self._filter = forecast.Forecast(params, length), Filter(self.learnt)
 
     @property
     def kind(self) -> Hashable:
@@ -68,7 +80,9 @@ class Learn2PD(HostCommitRule):
     def choose(cls, rules: Sequence[Self], view: StepView) -> CommitDecision:
         lanes, open_ = view.lanes, view.open
         threshold, forecasts = view.each([rule._threshold for rule in rules]), [rule._forecast for rule in rules]
-        score = forecast.raised(forecasts, view, rules[0]._score(view))
+        observed, score = cls.observe(rules, view), np.zeros(len(open_))
+        score[observed.at] = cls.scores(rules, view, observed)
+        score = forecast.raised(forecasts, view, score)
         accepted = open_ & (score >= threshold)
         chosen = accepted.copy()
         best = lanes.best(view.confidence, open_)[lanes.forced]
@@ -76,8 +90,9 @@ class Learn2PD(HostCommitRule):
         ends = cls._ends(rules, view, accepted) if any(rule.sees_ahead for rule in rules) else None
         return view.commit(chosen)._replace(ends=ends)
 
-    def _score(self, view: StepView) -> Doubles:
-        """[n] of the open positions in lanes, 0 elsewhere. A lane's windows begin with its first open position."""
+    @classmethod
+    def observe(cls, rules: Sequence[Self], view: StepView) -> Observed:
+        """A lane's windows [any, WINDOW] begin with its first open position."""
         lanes, open_ = view.lanes, view.open
         first = lanes.first(open_)
         sizes = np.where(first == NONE, 0, -(-(lanes.ends - first) // WINDOW) * WINDOW)
@@ -86,9 +101,12 @@ class Learn2PD(HostCommitRule):
         place = at + (offset - first)[lanes.index[at]]
         windows = np.ones(int(sizes.sum()), np.float32)
         windows[place] = certainty(view.confidence[at])
-        score = np.zeros(len(open_))
-        score[at] = self._filter.scores(windows.reshape(-1, WINDOW)).reshape(-1)[place]
-        return score
+        return Observed(at, windows.reshape(-1, WINDOW), place)
+
+    @classmethod
+    def scores(cls, rules: Sequence[Self], view: StepView, observed: Observed) -> Doubles:
+        scores: Doubles = rules[0]._filter.scores(observed.seen).reshape(-1)[observed.place].astype(np.float64)
+        return scores
 
     @staticmethod
     def _ends(rules: Sequence[Learn2PD], view: StepView, accepted: Bools) -> list[int | None]:

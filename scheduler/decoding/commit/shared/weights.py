@@ -1,22 +1,60 @@
-"""Helpers of learnt rules: the scale of their input, and their weights `NAME.npz` in this folder, which
+"""Learnt rules: their base class, the scale of their input, and the weights `NAME.npz` in this folder, which
 `asynclane.training.controllers` makes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from ....contract import Doubles, Floats
+from ...params import Params
+from ..base import HostCommitRule, StepView
+from ..segments import Longs
 
 LEAST_DOUBT = 1e-4
 ROWS = 64  # of one matrix product
 
+Weights = Mapping[str, Floats]
+
+
+class Observed(NamedTuple):
+    """The input of a learnt rule's network in one step, `seen` [rows, columns]. It has a score for each of the m open
+    positions of lanes, which are at the indices `at` [m] of the view: number `place` [m] of all that it computes."""
+
+    at: Longs
+    seen: Floats
+    place: Longs
+
+
+class LearntRule(HostCommitRule):
+    """A rule with a small network. Training records what `observe` returns, so it learns from the numbers that the
+    server computes."""
+
+    SHAPES: ClassVar[Mapping[str, tuple[int, ...]]]  # of its weights, by name
+    OUTPUTS: ClassVar[int] = 1  # scores that its network computes for each row of input
+
+    def __init__(self, params: Params, length: int, learnt: Weights | None = None) -> None:
+        """`learnt` are the weights; None: those in this folder."""
+        self.learnt = weights(self.NAME) if learnt is None else learnt
+
+    @classmethod
+    @abstractmethod
+    def observe(cls, rules: Sequence[Self], view: StepView) -> Observed:
+        """The input of the network. Changes no state."""
+
+    @classmethod
+    @abstractmethod
+    def scores(cls, rules: Sequence[Self], view: StepView, observed: Observed) -> Doubles:
+        """The probability [m] that the proposal at each of the `observed` positions is final."""
+
 
 @cache
-def weights(name: str) -> Mapping[str, Floats]:
+def weights(name: str) -> Weights:
     """The arrays of the rule `name`, read at its first use."""
     with files(__package__).joinpath(f"{name}.npz").open("rb") as file, np.load(file) as found:
         return {key: found[key] for key in found.files}
