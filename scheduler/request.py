@@ -109,10 +109,17 @@ class Request:
         """The slots and pages that it can ever need. It gets all of them when it is admitted."""
         branches = self.decoder.branches
         each = limits.pages_for(self._branch_tokens(pattern, limits.page_size - 1))
+        each -= self.shared_pages(pattern, limits.page_size)
         room = self.room
         if self.decoder.denoiser is not None:
             room = len(self.prompt) + self.canvas_tokens(limits.max_model_len, pattern)
         return 1 + branches, limits.pages_for(room) + branches * each
+
+    def shared_pages(self, pattern: AttentionPattern, page_size: int) -> int:
+        """The pages of the prompt that all rows of branches read, and only the first forward writes."""
+        if not self.decoder.shares_prompt:
+            return 0
+        return max(0, len(self.prompt) - pattern.logit_shift) // page_size
 
     def canvas_tokens(self, max_model_len: int, pattern: AttentionPattern) -> int:
         """Positions after the prompt where canvases begin with random tokens: whole canvases, as far as the context

@@ -8,6 +8,7 @@ from .base import HostCommitRule
 from .host.ahd import Ahd
 from .host.bacd import Bacd
 from .host.blockbatch import BlockBatch
+from .host.blockbatch_dream import BlockBatchDream
 from .host.cad import Cad
 from .host.ccd import Ccd
 from .host.ce import Extrapolated
@@ -24,6 +25,7 @@ from .host.leap import Leap
 from .host.learn2pd import Learn2PD
 from .host.localleap import LocalLeap
 from .host.lopa import LoPA
+from .host.nap import MacroParallel
 from .host.pc_sampler import PcSampler
 from .host.prophet import Prophet
 from .host.psd import PSD
@@ -38,6 +40,7 @@ _RULES: tuple[type[HostCommitRule], ...] = (
     Ass,
     Bacd,
     BlockBatch,
+    BlockBatchDream,
     Cad,
     Ccd,
     Credit,
@@ -54,6 +57,7 @@ _RULES: tuple[type[HostCommitRule], ...] = (
     Learn2PD,
     LoPA,
     LocalLeap,
+    MacroParallel,
     PSD,
     PcSampler,
     Prophet,
