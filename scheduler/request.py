@@ -117,9 +117,7 @@ class Request:
 
     def shared_pages(self, pattern: AttentionPattern, page_size: int) -> int:
         """The pages of the prompt that all rows of branches read, and only the first forward writes."""
-        if not self.decoder.shares_prompt:
-            return 0
-        return max(0, len(self.prompt) - pattern.logit_shift) // page_size
+        return self._shared_tokens(pattern) // page_size
 
     def canvas_tokens(self, max_model_len: int, pattern: AttentionPattern) -> int:
         """Positions after the prompt where canvases begin with random tokens: whole canvases, as far as the context
@@ -129,7 +127,8 @@ class Request:
 
     def facts(self, vocabulary: Vocabulary, limits: Limits, pattern: AttentionPattern, measured: bool) -> RequestFacts:
         """The facts by which `compatibility.refuse` decides. `measured`: the server knows the cost of its steps."""
-        tokens = pattern.ceil(self.length) + self.decoder.branches * self._branch_tokens(pattern)
+        each = self._branch_tokens(pattern) - self._shared_tokens(pattern)
+        tokens = pattern.ceil(self.length) + self.decoder.branches * each
         return RequestFacts(
             decoder=self.decoder,
             vocabulary=vocabulary,
@@ -154,6 +153,10 @@ class Request:
         decoder = self.decoder
         alone = not decoder.branches and not decoder.replica_positions and decoder.layout is not Layout.ISOLATED
         return limits.cuts_rows(pattern) and alone and not self.infill and decoder.cache().keeps_prompt
+
+    def _shared_tokens(self, pattern: AttentionPattern) -> int:
+        """The positions of the prompt that only the first forward computes."""
+        return max(0, len(self.prompt) - pattern.logit_shift) if self.decoder.shares_prompt else 0
 
     def _branch_tokens(self, pattern: AttentionPattern, before: int = 0) -> int:
         """The most positions of a branch's row, and those `before` it in its first page."""

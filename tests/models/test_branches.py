@@ -89,10 +89,13 @@ def test_branches_that_share_the_prompt_take_fewer_pages_and_compute_it_once(nam
     assert shared.computed_tokens == once.computed_tokens
     again, spared = (answer(shares, 8) for shares in (False, True))
     assert spared.computed_tokens / spared.steps < again.computed_tokens / again.steps
-    pages = [
+    required = [
         Spec(prompt, LENGTH, decoder, {**params, "share_prompt": shares})
         .request(0, net.pattern)
-        .resources(net.limits, net.pattern)[1]
+        .facts(net.vocabulary, net.limits, net.pattern, measured=False)
+        .required
         for shares in (False, True)
     ]
-    assert pages[0] - pages[1] == 2 * ((len(prompt) - net.pattern.logit_shift) // size)
+    kept = len(prompt) - net.pattern.logit_shift
+    (_, own_pages, own_tokens), (_, pages, tokens) = required
+    assert (own_pages - pages, own_tokens - tokens) == (2 * (kept // size), 2 * kept)
