@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .cache import CachePolicy
 from .commit import HOST_RULES
@@ -210,7 +210,9 @@ DECODERS: Mapping[str, DecoderSpec] = {
         max_block_length=OFF,
         cache="dsb",
     ),
-    "elastic-cache": _threshold(SlidingBlock, 0.9, "after arXiv 2510.14973", block_length=16, cache="elastic"),
+    "elastic-cache": replace(
+        _threshold(SlidingBlock, 0.9, "after arXiv 2510.14973", block_length=16, cache="elastic"), fixed={"ends": True}
+    ),
     "entropy-bound": DecoderSpec(
         Blockwise,
         {"entropy_bound": 0.1, "bound_on": "others", "block_length": 32, "cache": "dual", "early_stop": True},

@@ -72,6 +72,11 @@ def test_a_block_slides_on_by_each_position_that_commits() -> None:
     assert canvas.step("w" * 12) == []
 
 
+def test_a_block_slides_no_further_than_an_end_token_if_the_answer_ends_there() -> None:
+    for ends, lane in ((True, (1, 4)), (False, (1, 7))):
+        assert Canvas(12, SlidingBlock(4, ends=ends)).step("w_wE") == [("generate", *lane)]
+
+
 def test_the_summary_of_a_template_waits_for_its_other_parts() -> None:
     parts = [("refine", 0, 5), ("refine", 7, 12)]
     canvas = Canvas(18, Parts(summary_after=0.8), template="_____ww_____ww____")

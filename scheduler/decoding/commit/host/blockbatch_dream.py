@@ -41,7 +41,7 @@ class SeededBranch(BlockCanvas):
 
     @property
     def rank(self) -> tuple[bool, int, int, int]:
-        """Of several complete branches the highest wins."""
+        """Its rank among complete branches, of which the highest wins."""
         return self.limit < len(self.canvas), self.filled, self.limit, self.size
 
     def snap(self) -> None:
