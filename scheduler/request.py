@@ -109,10 +109,15 @@ class Request:
         """The slots and pages that it can ever need. It gets all of them when it is admitted."""
         branches = self.decoder.branches
         each = limits.pages_for(self._branch_tokens(pattern, limits.page_size - 1))
+        each -= self.shared_pages(pattern, limits.page_size)
         room = self.room
         if self.decoder.denoiser is not None:
             room = len(self.prompt) + self.canvas_tokens(limits.max_model_len, pattern)
         return 1 + branches, limits.pages_for(room) + branches * each
+
+    def shared_pages(self, pattern: AttentionPattern, page_size: int) -> int:
+        """The pages of the prompt that all rows of branches read, and only the first forward writes."""
+        return self._shared_tokens(pattern) // page_size
 
     def canvas_tokens(self, max_model_len: int, pattern: AttentionPattern) -> int:
         """Positions after the prompt where canvases begin with random tokens: whole canvases, as far as the context
@@ -122,7 +127,8 @@ class Request:
 
     def facts(self, vocabulary: Vocabulary, limits: Limits, pattern: AttentionPattern, measured: bool) -> RequestFacts:
         """The facts by which `compatibility.refuse` decides. `measured`: the server knows the cost of its steps."""
-        tokens = pattern.ceil(self.length) + self.decoder.branches * self._branch_tokens(pattern)
+        each = self._branch_tokens(pattern) - self._shared_tokens(pattern)
+        tokens = pattern.ceil(self.length) + self.decoder.branches * each
         return RequestFacts(
             decoder=self.decoder,
             vocabulary=vocabulary,
@@ -147,6 +153,10 @@ class Request:
         decoder = self.decoder
         alone = not decoder.branches and not decoder.replica_positions and decoder.layout is not Layout.ISOLATED
         return limits.cuts_rows(pattern) and alone and not self.infill and decoder.cache().keeps_prompt
+
+    def _shared_tokens(self, pattern: AttentionPattern) -> int:
+        """The positions of the prompt that only the first forward computes."""
+        return max(0, len(self.prompt) - pattern.logit_shift) if self.decoder.shares_prompt else 0
 
     def _branch_tokens(self, pattern: AttentionPattern, before: int = 0) -> int:
         """The most positions of a branch's row, and those `before` it in its first page."""

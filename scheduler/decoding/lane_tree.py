@@ -82,6 +82,7 @@ class LaneTree:
     filler: int = 0  # the token that follows the end of an answer
     block_length: int = 0  # of the generate lanes to come
     inherits: bool = False  # a generate lane begins with the drafts that stand there
+    gap_positions: int = 0  # open ones in gaps before the last, when the first lanes began
     limit: int = field(init=False)  # the canvas, or the answer, ends before this position
     live: list[Lane] = field(default_factory=list)
     counts: LaneCounts = field(default_factory=LaneCounts)  # its own lanes are in them
@@ -114,6 +115,7 @@ class LaneTree:
         for start, end in zip(starts[:-1], ends, strict=True):
             self._add(REFINE, start, end)
             self.counts.refining += 1
+            self.gap_positions += end - start
         return int(starts[-1])
 
     def append(self, start: int, parent: Lane | None = None, block_end: int = 0) -> None:

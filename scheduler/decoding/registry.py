@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .cache import CachePolicy
 from .commit import HOST_RULES
@@ -17,6 +17,7 @@ from .lanes.base import LanePolicy
 from .lanes.blockwise import Blockwise
 from .lanes.growing import Growing
 from .lanes.multiblock import MultiBlock
+from .lanes.parts import Parts
 from .lanes.sliding import SlidingBlock
 from .lanes.sliding_window import SlidingWindow
 from .lanes.slowfast import SlowFast
@@ -73,6 +74,7 @@ class Decoder:
     branches: int = 0  # rows beside the request's own, at most, each in a slot of its own
     branch_row: int = 0  # the longest such row without what it starts before its lane; at most the request's
     branch_param: str = ""  # the parameter that sets their number
+    shares_prompt: bool = False  # its rows share the pages of the prompt, which only the first forward computes
     branch_lookahead: int = 0  # positions after an isolated lane that its row has, too
     scored: bool = True  # the probability of each token in the step that committed it is known
     grows: bool = False  # its host rule decides how long the canvas is
@@ -167,6 +169,13 @@ DECODERS: Mapping[str, DecoderSpec] = {
     "blockbatch": DecoderSpec(
         Blockwise, {"early_stop": True}, HOST_RULES["blockbatch"].SOURCE, rule="blockbatch", fixed=WHOLE
     ),
+    "blockbatch-dream": DecoderSpec(
+        Blockwise,
+        {"early_stop": True},
+        HOST_RULES["blockbatch-dream"].SOURCE,
+        rule="blockbatch-dream",
+        fixed=WHOLE,
+    ),
     "cad": _serial("cad", cache="none"),
     "ccd": _serial("ccd", cache="none"),
     "ce": _serial("ce", cache="dual"),
@@ -201,6 +210,9 @@ DECODERS: Mapping[str, DecoderSpec] = {
         max_block_length=OFF,
         cache="dsb",
     ),
+    "elastic-cache": replace(
+        _threshold(SlidingBlock, 0.9, "after arXiv 2510.14973", block_length=16, cache="elastic"), fixed={"ends": True}
+    ),
     "entropy-bound": DecoderSpec(
         Blockwise,
         {"entropy_bound": 0.1, "bound_on": "others", "block_length": 32, "cache": "dual", "early_stop": True},
@@ -231,6 +243,9 @@ DECODERS: Mapping[str, DecoderSpec] = {
     "llada2": _serial("editing", cache="dual"),
     "localleap": _serial("localleap", cache="dual"),
     "lopa": _serial("lopa", cache="dual"),
+    "nap": DecoderSpec(
+        Parts, {"summary_after": 0.8, "cache": "none", "early_stop": True}, HOST_RULES["nap"].SOURCE, rule="nap"
+    ),
     "pc-sampler": _serial("pc-sampler", block_length=4096, cache="none"),
     "prophet": _serial("prophet", cache="none"),
     "psd": _serial("psd", cache="dual"),

@@ -119,6 +119,7 @@ def resolve(
         branches=params.integer(branch_param) - 1 if branch_param else 0,
         branch_row=_branch_row(params, isolated, policy.slides) + branch_lookahead if branch_param else 0,
         branch_param=branch_param,
+        shares_prompt=params.get("share_prompt") is True,
         branch_lookahead=branch_lookahead,
         scored=rule is None or rule.scored,
         grows=rule is not None and rule.grows,

@@ -58,7 +58,7 @@ class DraftLayout:
 
 
 class EnsembleLayout:
-    """The branches of an ensemble, each with pages of its own."""
+    """The branches of an ensemble, each with pages of its own, but for those of the prompt if they share it."""
 
     known = EVERYTHING
 
@@ -69,7 +69,9 @@ class EnsembleLayout:
             raise TypeError(f"decoder {source.request.decoder.name!r} has one canvas")
         count = -(-source.request.length // page_size)
         self._slots, self._source, self._ensemble = holding.slots, source, ensemble
-        self._pages = [holding.pages[at : at + count] for at in range(0, count * len(holding.slots), count)]
+        self._shared = source.request.shared_pages(source.tree.pattern, page_size)
+        shared, private, own = holding.pages[: self._shared], holding.pages[self._shared :], count - self._shared
+        self._pages = [(*shared, *private[at : at + own]) for at in range(0, own * len(holding.slots), own)]
         ensemble.open(source.tree.canvas, source.tree.mask_id)
         self.placements = [self._placed(number) for number in range(len(holding.slots))]
 
@@ -78,7 +80,8 @@ class EnsembleLayout:
 
     def follow(self) -> None:
         for origin, target in self._ensemble.copied:
-            copied = tuple(zip(self._pages[origin], self._pages[target], strict=True))
+            private = slice(self._shared, None)
+            copied = tuple(zip(self._pages[origin][private], self._pages[target][private], strict=True))
             self.placements.append(replace(self._placed(target), copied=copied))
         self._ensemble.copied.clear()
 
@@ -90,5 +93,7 @@ class EnsembleLayout:
         source, request = self._source, self._source.request
         span = Span(source.tree.origin + turn.start, source.tree.origin + turn.end, REPORT_ALL)
         start, end = (0, request.length) if turn.whole else (span.start, span.end)
+        if request.decoder.shares_prompt and inputs.step:
+            start = span.start
         positions = (start, end, request.length)
         return make_row(source, inputs, self._slots[turn.branch], positions, [span], turn.canvas)

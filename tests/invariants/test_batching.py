@@ -128,4 +128,4 @@ def test_a_network_refuses_decoders_that_do_not_suit_it_by_name(pattern: Attenti
         if message is not None:
             with pytest.raises(ParamError, match=message):
                 resolve(decoder, {}, 16, pattern)
-    assert 0 < sum(message is not None for message in refusals.values()) < 20
+    assert 0 < sum(message is not None for message in refusals.values()) < len(DECODERS) / 2

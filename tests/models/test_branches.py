@@ -10,12 +10,12 @@ from asynclane.models.exec.runner import Runner
 from asynclane.scheduler import ParamError, Vocabulary, resolve
 
 from ..support.cases import CHATS, network
-from ..support.driver import Spec, run
+from ..support.driver import Answer, Spec, run
 from ..support.golden import PROMPTS, WHOLE
 from ..support.scale import part
 
 LENGTH = 24
-BRANCHING = ("blockbatch", "freedave", "lopa", "psd")
+BRANCHING = ("blockbatch", "blockbatch-dream", "freedave", "lopa", "psd")
 COUNTED = {"freedave": "llada", "psd": "fast-dllm"}  # with the decoder whose answers they give
 
 
@@ -72,3 +72,30 @@ def test_a_rule_with_rows_of_its_own_is_for_its_own_decoder() -> None:
     for rule in BRANCHING:
         with pytest.raises(ParamError, match="rule must be one of"):
             resolve("asynclane", {"rule": rule}, 64)
+
+
+@pytest.mark.parametrize(("name", "decoder"), [("whole-canvas", "blockbatch"), ("shifted", "blockbatch-dream")])
+def test_branches_that_share_the_prompt_take_fewer_pages_and_compute_it_once(name: str, decoder: str) -> None:
+    """Without another full pass that changes nothing else."""
+    net, params = network(name), {"branches": 3, "smallest_block": 4, "early_stop": False}
+    prompt, size = (net.prompts[0] * 40)[:70], net.limits.page_size
+
+    def answer(shares: bool, refresh_size: int) -> Answer:
+        given = {**params, "share_prompt": shares, "refresh_size": refresh_size}
+        return net.run([Spec(prompt, LENGTH, decoder, given)])[0]
+
+    once, shared = (answer(shares, 1000) for shares in (False, True))
+    assert (shared.canvas.tolist(), shared.steps) == (once.canvas.tolist(), once.steps)
+    assert shared.computed_tokens == once.computed_tokens
+    again, spared = (answer(shares, 8) for shares in (False, True))
+    assert spared.computed_tokens / spared.steps < again.computed_tokens / again.steps
+    required = [
+        Spec(prompt, LENGTH, decoder, {**params, "share_prompt": shares})
+        .request(0, net.pattern)
+        .facts(net.vocabulary, net.limits, net.pattern, measured=False)
+        .required
+        for shares in (False, True)
+    ]
+    kept = len(prompt) - net.pattern.logit_shift
+    (_, own_pages, own_tokens), (_, pages, tokens) = required
+    assert (own_pages - pages, own_tokens - tokens) == (2 * (kept // size), 2 * kept)

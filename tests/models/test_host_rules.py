@@ -39,9 +39,16 @@ EXTENDED: list[tuple[str, Params, str, Params]] = [
     ("llada2", {"threshold": 0.7, "edit_steps": 0}, "fast-dllm", {"threshold": 0.7}),
     ("t2m", {"remask_threshold": 0.0}, "llada2", {"edit_threshold": 1.0}),
     ("entropy-cache", {"cache": "entropy", "entropy_limit": 0.0}, "fast-dllm", {"cache": "none"}),
+    (
+        "elastic-cache",
+        {"cache": "elastic", "least_similarity": 1.5, "early_stop": False},
+        "dsb",
+        {"cache": "none", "block_length": 16, "early_stop": False},
+    ),
     ("t2m", {"remask_times": 0}, "llada2", {"edit_threshold": 1.0}),
     ("localleap", {**NO_LEAP, "cache": "none"}, "fast-dllm", {"cache": "none"}),
     ("localleap", NO_LEAP, "fast-dllm", {}),
+    ("nap", {"tokens_per_call": 4, "early_stop": False}, "llada", {"steps": LENGTH // 4, "early_stop": False}),
     (
         "asynclane",
         {"rule": "localleap", "near_threshold": 0.95, "threshold": 0.95, "cache": "compact"},

@@ -134,6 +134,8 @@ VARIANTS: list[Variant] = [
     ("dream", {"alg_temp": 0.5}),
     ("asynclane", {"entropy_bound": 0.3}),
     ("adablock", {"entropy_bound": 0.2}),
+    ("elastic-cache", {"least_similarity": 0.95, "block_length": 6, "factor": 1.0}),
+    ("elastic-cache", {"rule": "credit", "threshold": 0.4}),
     ("entropy-bound", {"entropy_bound": 1.0, "bound_on": "all", "block_length": 16}),
     ("entropy-cache", {"entropy_limit": 2.0, "recent_tokens": 3, "factor": 1.0, "block_length": 12}),
     ("fast-dllm", {"cache": "prefix", "factor": 1.0, "block_length": 16}),
@@ -149,11 +151,16 @@ VARIANTS: list[Variant] = [
     ("learn2pd", {"eotp": False, "extrapolate": True, "cache": "prefix"}),
     ("llada", {"steps": 12, "block_length": 12, "cache": "dual"}),
     ("llada2", {"block_length": 16, "edit_threshold": 0.0, "threshold": 0.5}),
+    ("blockbatch", {"branches": 2, "smallest_block": 3, "refresh_size": 4, "share_prompt": True}),
+    ("blockbatch-dream", {"branches": 3, "smallest_block": 2, "refresh_size": 5, "share_prompt": True}),
+    ("blockbatch-dream", {"branches": 2, "sync_lag": 1, "end_cycle": False, "threshold": 0.4}),
     ("lopa", {"block_length": 12, "cache": "prefix", "branches": 2}),
     ("s2d2", {"draws": "seeded", "cache": "none"}),
     ("s2d2", {"cached": "block", "drafted": "block", "routing": "bandit", "draws": "seeded"}),
     ("s2d2", {"drafted": "block", "routing": "hysteresis", "score_on": 3.0, "score_off": 1.0}),
     ("s2d2", {"cached": "block", "routing": "span", "least_span": 4, "early_stop": False}),
+    ("nap", {"tokens_per_call": 2, "summary_after": 1.0, "early_stop": False}),
+    ("nap", {"tokens_per_call": 3, "summary_after": 0.0, "cache": "dual"}),
     ("pc-sampler", {"steps": 8, "block_length": 16, "position_decay": 0.0, "score_cap": 0.5, "cache": "dual"}),
     ("psd", {"draft_steps": 3, "threshold": 0.3, "draft_decay": 0.5}),
     ("psd", {"draft_steps": 2, "threshold": 0.2, "accept": "subset", "block_length": 8, "cache": "none"}),
@@ -173,11 +180,12 @@ VARIANTS: list[Variant] = [
 # Decoders with every parameter of a request, by network: those whose rule the device applies, and WeDLM's own.
 SWEPT = {"whole-canvas": ("asynclane", "fast-dllm", "llada"), "known-first": ("asynclane", "wedlm")}
 AGAIN = 3 if ALL else 1  # prompts for each decoder
-UNSCORED = ("blockbatch", "indel", "lopa", "s2d2")  # they do not know how likely a token was
+UNSCORED = ("blockbatch", "blockbatch-dream", "indel", "lopa", "s2d2")  # they do not know how likely a token was
 UNFILLED = ("daedal",)  # their canvas grows, so nothing is given after it
 UNGUIDED = (
     "asynclane-paper",
     "blockbatch",
+    "blockbatch-dream",
     "daedal",
     "indel",
     "llada2",
@@ -191,6 +199,7 @@ GUIDED = ("asynclane", "fast-dllm", "freedave", "llada", "dream", "d3llm", "lear
 FEWER: Mapping[str, dict[str, object]] = {  # of what costs as many rows as a step has
     "asynclane-paper": {"max_lanes": 3, "refine_lookahead": 2},
     "blockbatch": {"branches": 2},
+    "blockbatch-dream": {"branches": 2},
     "freedave": {"draft_steps": 2},
     "lopa": {"branches": 2},
     "psd": {"draft_steps": 2},

@@ -55,19 +55,22 @@ UNSUITED = {
     **dict.fromkeys(("d2cache", "dkv", "dllm-cache", "entropy-cache"), "is for models that see the whole canvas"),
     "asynclane-paper": "decoder 'asynclane-paper' keeps keys that grow stale",
     "daedal": "looks for an end after its block, which no position of this model sees",
-    "dsb": "decoder 'dsb' slides its block, and no position of this model sees past its own",
+    **dict.fromkeys(("dsb", "elastic-cache"), "slides its block, and no position of this model sees past its own"),
     **dict.fromkeys(("leap", "wino"), "needs replicas that this model cannot have"),
-    **dict.fromkeys(("ass", "blockbatch", "dream", "window"), "no position of this model sees past its block"),
+    **dict.fromkeys(
+        ("ass", "blockbatch", "blockbatch-dream", "dream", "nap", "window"),
+        "no position of this model sees past its block",
+    ),
 }
 # The same of a network that reads known tokens first.
 UNSUITED_KNOWN_FIRST = {
     **{name: UNSUITED[name] for name in ("asynclane-paper", "d2cache", "dkv", "dllm-cache", "entropy-cache")},
     **dict.fromkeys(("indel", "llada2", "saber", "t2m", "wino"), "reads this model's output at known tokens"),
-    "blockbatch": "computes a block without the known tokens after it",
+    **dict.fromkeys(("blockbatch", "blockbatch-dream"), "computes a block without the known tokens after it"),
     "daedal": UNSUITED["daedal"],
     "leap": "needs replicas that this model cannot have",
     **dict.fromkeys(("fast-dllm-v2", "s2d2", "tccf"), "is for block-causal models"),
-    **dict.fromkeys(("dsb", "window"), "is for models that see the whole canvas"),
+    **dict.fromkeys(("dsb", "elastic-cache", "window"), "is for models that see the whole canvas"),
 }
 BLOCKS_ONLY = [name for name, spec in DECODERS.items() if spec.for_blocks]
 CANVASES_ONLY = [name for name, spec in DECODERS.items() if spec.denoises]

@@ -16,6 +16,7 @@ from .d2 import D2
 from .delayed import Delayed
 from .dsb import Dsb
 from .dual import Dual
+from .elastic import Elastic
 from .entropy import EntropyCache
 from .finished import Finished
 from .interval import Interval
@@ -46,6 +47,7 @@ _POLICIES: tuple[type[CachePolicy], ...] = (
     D2,
     Delayed,
     Dsb,
+    Elastic,
     EntropyCache,
     Finished,
     Interval,

@@ -9,6 +9,7 @@ from .base import HostCommitRule
 from .host.ahd import Ahd
 from .host.bacd import Bacd
 from .host.blockbatch import BlockBatch
+from .host.blockbatch_dream import BlockBatchDream
 from .host.cad import Cad
 from .host.ccd import Ccd
 from .host.ce import Extrapolated
@@ -25,6 +26,7 @@ from .host.leap import Leap
 from .host.learn2pd import Learn2PD
 from .host.localleap import LocalLeap
 from .host.lopa import LoPA
+from .host.nap import MacroParallel
 from .host.pc_sampler import PcSampler
 from .host.prophet import Prophet
 from .host.psd import PSD
@@ -40,6 +42,7 @@ _RULES: tuple[type[HostCommitRule], ...] = (
     Ass,
     Bacd,
     BlockBatch,
+    BlockBatchDream,
     Cad,
     Ccd,
     Credit,
@@ -56,6 +59,7 @@ _RULES: tuple[type[HostCommitRule], ...] = (
     Learn2PD,
     LoPA,
     LocalLeap,
+    MacroParallel,
     PSD,
     PcSampler,
     Prophet,

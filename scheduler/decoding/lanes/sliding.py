@@ -15,7 +15,7 @@ import numpy as np
 from ..boundaries import Longs
 from ..lane_tree import LaneTree
 from ..params import OFF, Params, Range
-from .base import LanePolicy, LaneStatus
+from .base import ABSENT, LanePolicy, LaneStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,14 @@ class SlidingBlock(LanePolicy):
 
     block_length: int
     max_block_length: float = math.inf
+    ends: bool = False  # it slides no further than an end token; for decoders that stop there
 
     @classmethod
     def of(cls, params: Params) -> Self:
         longest = params.get("max_block_length", OFF)
-        return cls(params.integer("block_length"), math.inf if longest == OFF else params.integer("max_block_length"))
+        bound = math.inf if longest == OFF else params.integer("max_block_length")
+        ends = params.get("ends") is True and params["early_stop"] is True
+        return cls(params.integer("block_length"), bound, ends)
 
     def open(self, tree: LaneTree) -> None:
         open_ = self._open(tree)
@@ -43,6 +46,8 @@ class SlidingBlock(LanePolicy):
     def advance(self, tree: LaneTree, statuses: list[LaneStatus]) -> None:
         if not tree.live:  # a host rule has cut the canvas before it
             return
+        if self.ends and statuses[0].end_at != ABSENT:
+            tree.end_at(statuses[0].end_at)
         (lane,), open_ = tree.live, self._open(tree)
         if not len(open_):
             tree.finish(lane)

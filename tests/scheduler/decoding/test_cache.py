@@ -338,6 +338,37 @@ def test_an_entropy_cache_never_passes_more_often_with_a_higher_limit_and_with_a
     assert [one[0] for one in found] == ["P", ".", "P", "."]
 
 
+def drifting(policy: CachePolicy, *canvases: tuple[str, dict[int, float]]) -> list[str]:
+    """The positions that each step computes, of a lane of 20; after it proposals have the confidence given, or 0.5."""
+    found = []
+    for canvas, given in canvases:
+        before = extent(canvas)
+        sure = [given.get(at, 0.5) for at in range(BLOCK)]
+        policy.observe(StepConfidence(np.arange(PROMPT, PROMPT + BLOCK), np.array(sure)))
+        found += positions_of(policy, before)
+    return found
+
+
+def test_an_elastic_cache_computes_the_open_positions_and_everything_after_a_drift() -> None:
+    open_, after, low = "_" * 20, "_" * 10, dict.fromkeys(range(6, 13), 0.01)
+    canvases = [
+        (open_ + after, {}),
+        ("w" * 6 + "_" * 14 + after, {0: 0.9}),  # what has committed does not count
+        ("w" * 6 + "_" * 14 + after, low),  # cosine 0.72
+        ("w" * 6 + "_" * 14 + after, low),
+        ("w" * 6 + "_" * 14 + after, low),
+    ]
+    lane = "." * 6 + "_" * 14 + "." * 10
+    assert drifting(made("elastic", least_similarity=0.75), *canvases) == [
+        "P" + open_ + after,
+        "w" * 6 + "_" * 14 + "." * 10,
+        lane,
+        "P" + "w" * 6 + "_" * 14 + after,
+        lane,
+    ]
+    assert drifting(made("elastic", least_similarity=0.7), *canvases)[3:] == [lane, lane]
+
+
 def test_where_the_end_was_predicted_counts_until_a_step_shows_otherwise() -> None:
     limits = Limits(slots=1, pages=9, page_size=16, step_tokens=128, max_model_len=128, max_queue=1)
     decoder = resolve("asynclane", {"cache": "d2"}, 64)

@@ -264,6 +264,26 @@ def test_daedal_stops_to_grow_at_the_most_and_without_a_bound_never_grows() -> N
     assert [grown(fixed, canvas, {0: 0.01}, {})[1] for _ in range(5)] == [32] * 5
 
 
+def in_parts(tokens: int, confidence: Sequence[float], *parts: tuple[int, int, bool]) -> list[int]:
+    """The positions that a forward of `nap` commits in lanes (start, end, whether it must commit)."""
+    lanes = [Lane(number, None, Role.REFINE, start, end, end - start) for number, (start, end, _) in enumerate(parts)]
+    bounds = np.array([start for start, _, _ in parts]), np.array([end for _, end, _ in parts])
+    forced, owner = np.array([must for _, _, must in parts]), np.zeros(len(parts), np.intp)
+    found = replace(view(confidence), lanes=Lanes(lanes, bounds, owner, forced, len(confidence)))
+    return np.flatnonzero(decide(rule_of("nap", tokens_per_call=tokens), found).tokens != MASK).tolist()
+
+
+def test_nap_divides_its_tokens_among_the_parts_and_takes_the_most_confident_of_each() -> None:
+    confidence = [0.9, 0.9, 0.9, 0.3, 0.2, 0.1, 0.6, 0.5, 0.7, 0.99]
+    parts = (0, 3, True), (3, 6, True), (6, 9, True), (9, 10, False)
+    assert in_parts(1, confidence, *parts) == [0, 3, 8]  # each commits something
+    assert in_parts(3, confidence, *parts) == [0, 3, 8]
+    assert in_parts(5, confidence, *parts) == [0, 1, 3, 4, 8]
+    assert in_parts(7, confidence, *parts) == [0, 1, 2, 3, 4, 6, 8]
+    assert in_parts(50, confidence, *parts) == list(range(9))  # the summary waits
+    assert in_parts(5, confidence, (0, 1, True), (3, 4, True), (6, 10, True)) == [0, 3, 6, 8, 9]  # nothing is left over
+
+
 def test_localleap_needs_less_within_four_positions_of_an_anchor() -> None:
     confidence = [0.80, 0.80, 0.95, 0.74, 0.75, 0.80, 0.80, 0.80, 0.95]
     assert Canvas(9, 8).step(rule_of("localleap", 9), confidence) == [0, 1, 2, 4, 5, 6]

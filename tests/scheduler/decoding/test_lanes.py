@@ -13,6 +13,7 @@ from asynclane.scheduler.decoding.lane_tree import LaneTree
 from asynclane.scheduler.decoding.lanes.asynclane import AsyncLane
 from asynclane.scheduler.decoding.lanes.base import LanePolicy
 from asynclane.scheduler.decoding.lanes.blockwise import Blockwise
+from asynclane.scheduler.decoding.lanes.parts import Parts
 from asynclane.scheduler.decoding.lanes.sliding import SlidingBlock
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
@@ -34,9 +35,10 @@ class Canvas:
     `_` is a mask, `w` a word, `.` a full stop, `E` an end token.
     """
 
-    def __init__(self, length: int = 100, policy: LanePolicy | None = None, **params: Any) -> None:
+    def __init__(self, length: int = 100, policy: LanePolicy | None = None, template: str = "", **params: Any) -> None:
         self.policy = policy or AsyncLane(**{"block_length": 16, "max_lanes": 4, "min_fill": 0.5, **params})
         self.tree = LaneTree(np.full(length, MASK, np.int32), MASK)
+        self.tree.canvas[: len(template)] = [IDS[letter] for letter in template]
         self.policy.open(self.tree)
 
     def step(self, text: str) -> list[tuple[str, int, int]]:
@@ -68,6 +70,28 @@ def test_a_block_slides_on_by_each_position_that_commits() -> None:
     assert canvas.step("ww_wwww") == [("generate", 2, 10)]
     assert canvas.step("wwwwwwwwww") == [("generate", 10, 12)], "the canvas ends"
     assert canvas.step("w" * 12) == []
+
+
+def test_a_block_slides_no_further_than_an_end_token_if_the_answer_ends_there() -> None:
+    for ends, lane in ((True, (1, 4)), (False, (1, 7))):
+        assert Canvas(12, SlidingBlock(4, ends=ends)).step("w_wE") == [("generate", *lane)]
+
+
+def test_the_summary_of_a_template_waits_for_its_other_parts() -> None:
+    parts = [("refine", 0, 5), ("refine", 7, 12)]
+    canvas = Canvas(18, Parts(summary_after=0.8), template="_____ww_____ww____")
+    assert shape(canvas.tree) == [*parts, ("generate", 14, 18)]
+
+    def active() -> list[bool]:
+        return [lane.active for lane in canvas.tree.live]
+
+    assert active() == [True, True, False]
+    assert canvas.step("wwwwwww__w_www____") == [("refine", 7, 12), ("generate", 14, 18)]
+    assert active() == [True, False], "7 of 10"
+    canvas.step("wwwwwww__wwwww____")
+    assert active() == [True, True], "8 of 10"
+    assert canvas.step("wwwwwww__wwwww_E__") == [("refine", 7, 12), ("generate", 14, 16)], "cut after the end token"
+    assert canvas.step("wwwwwwwwwwwwwwwE__") == []
 
 
 def test_a_block_that_slides_may_be_bounded() -> None:
