@@ -17,7 +17,6 @@ from ..base import HostCommitRule, StepView
 from ..segments import Longs
 
 LEAST_DOUBT = 1e-4
-ROWS = 64  # of one matrix product
 
 Weights = Mapping[str, Floats]
 
@@ -67,9 +66,7 @@ def certainty(confidence: Doubles) -> Doubles:
 
 def product(rows: Floats, matrix: Floats) -> Floats:
     """The product [n, m] of `rows` [n, k] with a `matrix` [k, m]. Each row's result is the same whatever rows come with
-    it: a library chooses its kernel by the number of rows, so the products are all of the same size."""
-    count, width = rows.shape
-    padded = np.zeros((-(-count // ROWS), ROWS, width), np.float32)
-    padded.reshape(-1, width)[:count] = rows
-    found: Floats = (padded @ matrix).reshape(-1, *matrix.shape[1:])[:count]
+    it, and wherever it stands among them: a library chooses its kernel by both, so the rows are multiplied one by
+    one."""
+    found: Floats = (rows[:, None] @ matrix)[:, 0]
     return found
