@@ -21,6 +21,7 @@ from .finished import Finished
 from .interval import Interval
 from .none import NoCache
 from .prefix import Prefix
+from .settled import Settled
 from .sliding import Sliding
 
 __all__ = [
@@ -49,6 +50,7 @@ _POLICIES: tuple[type[CachePolicy], ...] = (
     EntropyCache,
     Finished,
     Interval,
+    Settled,
     Sliding,
 )
 CACHES: Mapping[str, type[CachePolicy]] = {policy.NAME: policy for policy in _POLICIES}
