@@ -67,6 +67,7 @@ class DecoderParams(TypedDict, total=False):
     lookahead: int | str
     draft_threshold: float | str
     end_threshold: float | str
+    stop_threshold: float | str
     later_threshold: float | str
     max_lanes: int
     min_fill: float

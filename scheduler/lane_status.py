@@ -296,16 +296,23 @@ class EndSpan(NamedTuple):
     threshold: float
 
 
-def predicted_ends(spans: Sequence[EndSpan], ends: list[int], confidence: list[float]) -> dict[int, int]:
-    """The first absolute position at which the network is about to end each answer, by request id. `ends` [n] are the
-    open positions of all `spans`, ascending, at which it proposes an end token with this `confidence` [n]."""
-    found: dict[int, int] = {}
+class PredictedEnd(NamedTuple):
+    """The absolute `position` at which the network is about to end an answer, which is number `at` of a result."""
+
+    position: int
+    at: int
+
+
+def predicted_ends(spans: Sequence[EndSpan], ends: list[int], confidence: list[float]) -> dict[int, PredictedEnd]:
+    """The first position at which the network is about to end each answer, by request id. `ends` [n] are the open
+    positions of all `spans`, ascending, at which it proposes an end token with this `confidence` [n]."""
+    found: dict[int, PredictedEnd] = {}
     start = at = 0
     for request_id, first, last, threshold in spans:
         stop = start + last - first
         while at < len(ends) and ends[at] < stop and request_id not in found:
             if confidence[at] >= threshold:
-                found[request_id] = first + ends[at] - start
+                found[request_id] = PredictedEnd(first + ends[at] - start, ends[at])
             at += 1
         start, at = stop, bisect_left(ends, stop, at)
     return found

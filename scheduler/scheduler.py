@@ -26,7 +26,7 @@ from .decoding.lane_tree import LaneCounts
 from .decoding.vocabulary import Vocabulary
 from .host_rules import INTERRUPTS, Commits, RuleInput, decide
 from .lane_events import LaneEvents
-from .lane_status import EndSpan, LaneSnapshot, lane_statuses, predicted_ends, starts_of
+from .lane_status import EndSpan, LaneSnapshot, PredictedEnd, lane_statuses, predicted_ends, starts_of
 from .layout import Holding
 from .memory.pages import Limits, Pool
 from .memory.prefix_cache import PrefixCache
@@ -497,11 +497,11 @@ class Scheduler:
 
     def _predict_ends(self, step: list[PlannedRequest], result: StepResult, tokens: Ints) -> None:
         """Find where the network is about to end each answer: the first open position at which it proposes an end token
-        with enough confidence."""
+        with enough confidence. With more, an answer that is committed up to there ends now."""
         least = min([planned.sequence.request.decoder.end_threshold for planned in step])
         if least == math.inf:
             return  # nobody looks for an end
-        first: dict[int, int] = {}
+        first: dict[int, PredictedEnd] = {}
         if ends := self._proposed_ends(result, tokens, least):
             spans = []
             for planned in step:
@@ -515,7 +515,9 @@ class Scheduler:
             end = first.get(sequence.id)
             # Without lanes in the step nothing new was seen.
             if planned.window.drives and (end is not None or sequence.predicted_end != NO_END):
-                sequence.predict_end(end, planned.window)
+                sequence.predict_end(None if end is None else end.position, planned.window)
+            if end is not None and result.confidence[end.at] >= sequence.request.decoder.stop_threshold:
+                sequence.stop_at(end.position, int(result.proposals[end.at]))
 
     def _proposed_ends(self, result: StepResult, tokens: Ints, least: float) -> list[int]:
         """The open positions of a result, ascending, at which an end token is proposed with at least the confidence

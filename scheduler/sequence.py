@@ -367,6 +367,15 @@ class Sequence:
             found = min(found, before)
         self.predicted_end = found
 
+    def stop_at(self, end: int, token: int) -> None:
+        """The network ends the answer with `token` at the absolute position `end`. After all lanes none of them can
+        commit it, so it is committed here, once nothing is open before it: no other step is needed."""
+        at = end - self.prompt_length
+        if at >= self.tree.live[-1].end and not self.tree.masks(self.frontier, at):
+            self.canvas[at] = token
+            self.end_at = at
+            self.tree.limit = at + 1
+
     def advance(self, planned: PlannedRequest, status: RequestStatus | None) -> LaneEvents | None:
         """Count a step, and let the lanes advance if it drove them: `status` is that of the live lanes. Returns the
         lane events of a watched request. A chunk of the prompt is no forward, and does not count as a step."""

@@ -230,6 +230,18 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         "lookahead",
         _given("lookahead", lambda f: f.is_(block_length=AUTO)),
     ),
+    "stop_threshold reads the look-ahead: give a lookahead above 0": (
+        "stop_threshold",
+        lambda f: f.params.get("stop_threshold", OFF) != OFF and f.lookahead == 0,
+    ),
+    "stop_threshold {f.params[stop_threshold]} must not be below end_threshold {f.params[end_threshold]}": (
+        "stop_threshold",
+        lambda f: Params(f.params).threshold("stop_threshold") < Params(f.params).threshold("end_threshold"),
+    ),
+    "stop_threshold goes with early_stop true, not {f.params[early_stop]!r}": (
+        "stop_threshold",
+        lambda f: f.params.get("stop_threshold", OFF) != OFF and not f.is_(early_stop=True),
+    ),
     "isolated siblings need cache 'compact' and a lookahead that is a number": (
         "siblings",
         lambda f: f.is_(siblings="isolated") and (f.cache != "compact" or f.lookahead == CANVAS),
@@ -545,6 +557,10 @@ REQUEST_REFUSALS: Refusals[RequestFacts] = {
     "early_stop false and {f.grammar} exclude each other: a grammar decides where to end": (
         "early_stop",
         lambda f: f.grammar and not f.decoder.early_stop,
+    ),
+    "stop_threshold and {f.grammar} exclude each other: a grammar decides where to end": (
+        "stop_threshold",
+        lambda f: f.grammar and f.decoder.stop_threshold < math.inf,
     ),
     f"block_length {AUTO!r} needs a server that has measured its steps": (
         "block_length",

@@ -66,6 +66,7 @@ PARAMS: Mapping[str, Values] = {
     "lookahead": Range(0, 4096, whole=True, words=(CANVAS,)),
     "draft_threshold": Range(0.0, 1.0, words=(OFF,)),
     "end_threshold": Range(0.0, 1.0, words=(OFF,)),
+    "stop_threshold": Range(0.0, 1.0, words=(OFF,)),
     "later_threshold": Range(0.0, 1.0, words=(OFF,)),
     "refresh_every": Range(0, 1_000_000, whole=True),
     "refresh_on": Choice(("lanes", "forks", "steps")),

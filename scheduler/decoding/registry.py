@@ -67,6 +67,7 @@ class Decoder:
         0.0  # confidence that a host rule's tokens need in lanes after the leftmost, and drafts of a grammar anywhere
     )
     end_threshold: float = math.inf  # confidence from which a proposed end token bounds the look-ahead
+    stop_threshold: float = math.inf  # confidence from which one proposed after all lanes ends an answer without gaps
     adaptive: bool = False  # blocks and look-ahead follow the load
     revises: bool = False  # its host rule may change committed tokens
     replica_positions: int = 0  # positions after the canvas that replicas take, at most
@@ -115,6 +116,7 @@ DECODERS: Mapping[str, DecoderSpec] = {
         lookahead=32,
         draft_threshold=0.995,
         end_threshold=0.5,
+        stop_threshold=OFF,
         later_threshold=0.99,
         max_lanes=4,
         min_fill=0.1,

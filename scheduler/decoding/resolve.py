@@ -112,6 +112,7 @@ def resolve(
         draft_threshold=params.threshold("draft_threshold"),
         later_threshold=_later_threshold(params),
         end_threshold=params.threshold("end_threshold"),
+        stop_threshold=params.threshold("stop_threshold"),
         adaptive=params.get("block_length") == AUTO,
         revises=rule is not None and rule.revises,
         replica_positions=replicas and replicas * min(length, params.integer("block_length")),

@@ -55,7 +55,7 @@ class RowSource:
         ranks = None if rule is None else rule.ranks
         if ranks is None and rule is not None and rule.rescores and self.request.ranks is None:
             ranks = 0
-        ahead = decoder.draft_threshold < math.inf or decoder.end_threshold < math.inf
+        ahead = min(decoder.draft_threshold, decoder.end_threshold, decoder.stop_threshold) < math.inf
         object.__setattr__(self, "ranks", self.request.ranks if ranks is None else ranks)
         object.__setattr__(self, "host_decides", rule is not None or self.guide is not None)
         pattern = self.tree.pattern

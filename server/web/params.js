@@ -23,6 +23,7 @@ export const ABOUT = {
   // Lanes.
   draft_threshold: "Confidence from which a token commits ahead of the lanes.",
   end_threshold: "A proposed end token of this confidence bounds the look-ahead.",
+  stop_threshold: "An end token of this confidence after the lanes ends an answer without gaps.",
   later_threshold: "Confidence from which a token commits in the lanes after the first.",
   max_lanes: "Lanes that an answer works on at once.",
   min_fill: "Share of a lane before a boundary that must commit before it forks.",

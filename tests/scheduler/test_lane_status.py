@@ -262,7 +262,7 @@ def test_boundaries_do_not_depend_on_where_the_first_live_lane_starts(boundary: 
 def test_an_answer_is_about_to_end_where_the_first_sure_end_token_is_proposed() -> None:
     spans = [EndSpan(7, 10, 14, 0.5), EndSpan(7, 20, 23, 0.5), EndSpan(8, 5, 9, math.inf), EndSpan(9, 0, 4, 0.9)]
     everywhere = [*range(15)]
-    assert predicted_ends(spans, everywhere, [0.4] * 5 + [0.5] * 10) == {7: 21}
-    assert predicted_ends(spans, everywhere, [0.95] * 15) == {7: 10, 9: 0}
-    assert predicted_ends(spans, [3, 12, 13], [0.6, 0.89, 0.9]) == {7: 13, 9: 2}
+    assert predicted_ends(spans, everywhere, [0.4] * 5 + [0.5] * 10) == {7: (21, 5)}
+    assert predicted_ends(spans, everywhere, [0.95] * 15) == {7: (10, 0), 9: (0, 11)}
+    assert predicted_ends(spans, [3, 12, 13], [0.6, 0.89, 0.9]) == {7: (13, 3), 9: (2, 13)}
     assert predicted_ends(spans, [], []) == {}

@@ -49,6 +49,7 @@ def run(executor: ScriptedExecutor, wanted: Request) -> tuple[Sequence, list[int
         ("dream", {"steps": 8, "cache": "dual"}),
         ("fast-dllm", {"cache": "delayed"}),
         ("asynclane", {"cache": "d2", "candidates": 4}),
+        ("asynclane", {"cache": "settled"}),
         ("window", {"cycle": 4, "window_tokens": 4, "active_tokens": 2}),
     ],
     ids=str,
@@ -75,6 +76,23 @@ def test_an_end_token_ends_the_middle_and_what_lies_before_the_suffix_stays_open
     sequence, text = run(executor, request(threshold=0.9, draft_threshold="off", block_length=8))
     assert (text, sequence.outcome) == ([IDS["w"]] * 5, Outcome.STOP)
     assert (sequence.canvas[8:] == MASK).all()
+
+
+@pytest.mark.parametrize(
+    ("stop", "open_at", "steps"), [("off", None, 2), (0.95, None, 1), (0.95, 3, 2), (0.995, None, 2)]
+)
+def test_an_end_that_is_proposed_after_the_lanes_stops_an_answer_without_gaps(
+    stop: float | str, open_at: int | None, steps: int
+) -> None:
+    """The lane has 8 positions, and drafts write the two after it. Where one is open, another step has to fill it."""
+
+    def propose(slot: int, at: int) -> tuple[int, float]:
+        place = at - len(PROMPT)
+        return (END, 0.99) if place == 10 else (IDS["w"], 0.5 if place == open_at else 0.9)
+
+    wanted = request(suffix=[], threshold=0.9, draft_threshold=0.9, block_length=8, lookahead=8, stop_threshold=stop)
+    sequence, text = run(ScriptedExecutor(propose), wanted)
+    assert (text, sequence.outcome, sequence.steps) == ([IDS["w"]] * 10, Outcome.STOP, steps)
 
 
 def test_a_middle_that_meets_its_suffix_has_used_its_length() -> None:

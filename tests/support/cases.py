@@ -110,6 +110,7 @@ VARIANTS: list[Variant] = [
     ("asynclane", {"siblings": "coupled", "threshold": 0.5, "draft_threshold": 0.8, "max_lanes": 8}),
     ("asynclane", {"threshold": 0.5, "settle": False, "boundary": "stride"}),
     ("asynclane", {"reuse": False, "refresh_every": 2, "refresh_on": "steps", "end_threshold": 0.0}),
+    ("asynclane", {"cache": "settled", "stop_threshold": 0.8}),
     ("asynclane", {"reuse": False, "stable_steps": 1, "threshold": 0.6}),
     ("asynclane-paper", {"threshold": 0.5, "min_fill": 0.2, "min_steps": 1, "block_length": 8, "max_lanes": 4}),
     ("asynclane-paper", {"siblings": "live", "threshold": 0.5, "min_fill": 0.2, "child_length": "rest"}),

@@ -78,6 +78,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("dream", {"alg": "topk_margin", "alg_temp": 0.3, "cache": "prefix"}),
     ("asynclane", {"cache": "d2", "candidates": 5, "block_length": 8, "threshold": 0.6, "draft_threshold": 0.5}),
     ("asynclane", {"cache": "delayed", "block_length": 8, "threshold": 0.5, "end_threshold": 0.5}),
+    ("asynclane", {"cache": "settled", "block_length": 8, "threshold": 0.5, "stop_threshold": 0.6}),
     ("fast-dllm", {"cache": "interval", "threshold": 0.5, "response_share": 0.1}),
     ("dream", {"cache": "d2", "candidates": 3}),
     ("window", {"cycle": 4, "window_tokens": 8, "active_tokens": 3}),

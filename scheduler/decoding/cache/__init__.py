@@ -22,6 +22,7 @@ from .finished import Finished
 from .interval import Interval
 from .none import NoCache
 from .prefix import Prefix
+from .settled import Settled
 from .sliding import Sliding
 
 __all__ = [
@@ -51,6 +52,7 @@ _POLICIES: tuple[type[CachePolicy], ...] = (
     EntropyCache,
     Finished,
     Interval,
+    Settled,
     Sliding,
 )
 CACHES: Mapping[str, type[CachePolicy]] = {policy.NAME: policy for policy in _POLICIES}

@@ -228,6 +228,18 @@ def test_in_between_a_share_of_the_response_is_computed_the_nearest_to_what_chan
     assert positions_of(policy, extent(before, 1), extent(after, 1))[1] == "." * 20 + "w" * 12 + "____w___"
 
 
+def test_a_position_is_computed_until_a_step_has_read_its_final_token() -> None:
+    before, after = "w" * 10 + "_____" + "w" * 10 + "_____", "w" * 10 + "w____" + "w" * 10 + "_____"
+    canvases = [extent(text) for text in ("_" * 30, before, before, after, after)]
+    assert positions_of(made("settled"), *canvases) == [
+        "P" + "_" * 30,
+        before,
+        "." * 10 + "_____" + "." * 10 + "_____",
+        "." * 10 + "w____" + "." * 10 + "_____",
+        "." * 11 + "____" + "." * 10 + "_____",
+    ]
+
+
 def test_what_a_sliding_block_has_passed_is_computed_again_and_everything_after_so_many_commits() -> None:
     cache, wide = (made("dsb", block_length=4, prefix_window=window) for window in (1, 6))
     canvases = ["_" * 12, "w_____" + "_" * 6, "www___" + "_" * 6, "wwww__" + "_" * 6, "wwwww_" + "_" * 6]

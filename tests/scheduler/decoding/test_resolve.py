@@ -123,6 +123,11 @@ def test_naming_a_rule_replaces_the_methods_own() -> None:
         ("asynclane", {"cache": "delayed", "refresh_every": 4}, "refresh_every"),
         ("d3llm", {"cache_delay": 2}, "cache_delay"),
         ("window", {"block_length": 32}, "block_length"),
+        ("asynclane", {"stop_threshold": 0.9, "lookahead": 0}, "stop_threshold"),
+        ("asynclane", {"stop_threshold": 0.9, "early_stop": False}, "stop_threshold"),
+        ("asynclane", {"stop_threshold": 0.4}, "stop_threshold"),
+        ("asynclane", {"stop_threshold": 0.9, "end_threshold": "off"}, "stop_threshold"),
+        ("asynclane-paper", {"stop_threshold": 0.9}, "stop_threshold"),
         ("window", {"threshold": 0.9, "active_tokens": 0}, "active_tokens"),
     ],
 )
