@@ -1,11 +1,12 @@
 """The random checkpoint to which the golden outputs of Fast-dLLM v2's published code belong, made again from its seed.
 
-tests/golden/fast_dllm_v2.json names repositories, revisions and arguments. `make test` takes one of its twelve prompts.
+tests/golden/fast_dllm_v2.json.gz names repositories, revisions and arguments. `make test` takes one of its twelve prompts.
 """
 
 from __future__ import annotations
 
 import hashlib
+import gzip
 import json
 import shutil
 from pathlib import Path
@@ -21,7 +22,7 @@ from asynclane.models.checkpoint.weights import SINGLE
 from .checkpoints import TOKENIZER
 from .scale import part
 
-GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "fast_dllm_v2.json").read_text())
+GOLDEN = json.loads(gzip.decompress((Path(__file__).parents[1] / "golden" / "fast_dllm_v2.json.gz").read_bytes()))
 SOME = part(GOLDEN["prompts"], 12)
 DIM, LAYERS, KEYS, FF, VOCABULARY = 128, 4, 64, 192, 1408
 MASK, STOP, STAND_IN = 5, 1, 1025

@@ -1,11 +1,12 @@
 """The outputs of further methods' own code on the embedded models, and the comparison with them.
 
-tests/golden/methods.json has, by method and network, each prompt of decoders.json.gz by its id: the distinct texts,
+tests/golden/methods.json.gz has, by method and network, each prompt of decoders.json.gz by its id: the distinct texts,
 without the end tokens after them, and for each entry the number of its text and of its forwards.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -33,7 +34,7 @@ from .driver import BLOCKS_MODEL, LIMITS, Answer, Spec, run
 from .golden import END_ID, GOLDEN, WHOLE
 from .scale import ALL, part
 
-RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "methods.json").read_text())
+RECORDED = json.loads(gzip.decompress((Path(__file__).parents[1] / "golden" / "methods.json.gz").read_bytes()))
 PROMPTS: Mapping[str, list[int]] = {prompt["id"]: prompt["prompt_ids"] for prompt in GOLDEN["prompts"]}
 LENGTH: int = GOLDEN["gen_length"]
 
