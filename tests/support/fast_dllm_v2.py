@@ -1,12 +1,13 @@
 """The random checkpoint to which the golden outputs of Fast-dLLM v2's published code belong, made again from its seed.
 
-tests/golden/fast_dllm_v2.json.gz names repositories, revisions and arguments. `make test` takes one of its twelve prompts.
+tests/golden/fast_dllm_v2.json.gz names repositories, revisions and arguments. `make test` takes one of its twelve
+prompts.
 """
 
 from __future__ import annotations
 
-import hashlib
 import gzip
+import hashlib
 import json
 import shutil
 from pathlib import Path

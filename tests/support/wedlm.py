@@ -1,8 +1,8 @@
 """The outputs of WeDLM's published code on small random checkpoints, which are made again here, and the checkpoints.
 
-tests/golden/wedlm.json.gz has the revision, the arguments and, of each prompt, the tokens and the commits of each forward:
-of the engine's decoder (`WeDLMDecoder` and `Sampler` as they stand, around the published model class, without a cache)
-and of `generate_wedlm`. An entry is there if noise of 1e-4 on all logits does not change it.
+tests/golden/wedlm.json.gz has the revision, the arguments and, of each prompt, the tokens and the commits of each
+forward: of the engine's decoder (`WeDLMDecoder` and `Sampler` as they stand, around the published model class, without
+a cache) and of `generate_wedlm`. An entry is there if noise of 1e-4 on all logits does not change it.
 """
 
 from __future__ import annotations
