@@ -164,11 +164,11 @@ class Reference:
 
 @torch.inference_mode()
 def measure(config: ModelConfig, keys: int, page_size: int, numerics: Numerics) -> list[dict[str, object]]:
-    device, canvas = torch.device("cuda"), config.canvas and config.canvas.canvas_length
+    device, canvas = torch.device("cuda"), 0 if config.canvas is None else config.canvas.canvas_length
     config = replace(config, max_model_len=min(config.max_model_len, CONTEXT))
     network = random_network(config, numerics, device)
     steps = []
-    for load in loads(keys, canvas or 0):
+    for load in loads(keys, canvas):
         slots = max(64, len(load.rows))
         pages = KvPages(config, sum(-(-k // page_size) for _, k in load.rows), page_size, slots, numerics, device)
         runner = Runner(network, pages, slots, [config.mask_id], [1])
