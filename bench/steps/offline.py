@@ -26,7 +26,7 @@ from ...models.checkpoint.split import WHOLE, Rank
 from ...models.checkpoint.weights import fill_randomly
 from ...models.exec.group import Group
 from ...models.exec.runner import Runner
-from ...models.gemma import Gemma
+from ...models.gemma import network_of
 from ...models.kv_cache import KvPages
 from ...models.network import Transformer, allocate
 from ...models.numerics import Numerics
@@ -74,8 +74,7 @@ def random_network(
     of a step."""
     weights, parts = allocate(config, numerics, device, rank)
     fill_randomly(config, parts, device)
-    kind = Transformer if config.canvas is None else Gemma
-    return kind(rank.config(config), numerics, weights, group)
+    return network_of(rank.config(config), numerics, weights, group)
 
 
 def projected(size: int, shift: int) -> int:
