@@ -99,7 +99,8 @@ class Gemma(Transformer):
         temperatures = batch.denoised.temperatures
         slots = torch.where(temperatures > 0, batch.target_slots, len(self._soft) - 1)
         places = batch.targets.clamp_min(0) % self._canvas.canvas_length
-        embedding, likeliest = self.weights.embedding, list[Tensor]()
+        embedding = self.weights.embedding
+        likeliest: list[Tensor] = []
         for start in range(0, len(logits), SOFT_ROWS):
             part = slice(start, start + SOFT_ROWS)
             # The logits condition in the embeddings' type, as they do in training.
@@ -125,20 +126,21 @@ class Gemma(Transformer):
     def _rest_of_layer(
         self, x: Tensor, residual: Tensor, block: Block, kinds: Tensor | None, next_norm: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The layer's output [T, dim] from that of its heads [T, H * D]: normed for what follows, and as it is.
-        `kinds` [T] int32: above 0 for tokens of canvases; None: there are none."""
+        """The layer's output [T, dim], normed by `next_norm` [dim] and as it is, from the output x [T, H * D] of its
+        heads and the residual [T, dim]. `kinds` [T] int32: above 0 for tokens of canvases; None: there are none."""
         more, routed, eps, fixed = _sandwich(block), block.routed, self.config.norm_eps, self.numerics.fixed
         if routed is None or block.mlp is None:
             raise ValueError("a layer lacks its MLP or its experts")
-        dense, found, scaled, residual = add_attention(
+        # `mlp` and `experts` are inputs first, then outputs: that frees the memory of an input that was read.
+        mlp, experts, router_input, residual = add_attention(
             linear(x, block.attn_out, fixed), residual, more.post_attention_norm, block.ff_norm, more.experts_norm,
             more.router_scale, eps,
         )  # fmt: skip
-        chosen, weights = route(linear(scaled, routed.router, fixed), None, routed.routing, more.expert_scale)
-        dense = self._mlp(dense, block.mlp)
-        found = experts_mlp(found, routed.gate_up, routed.out, chosen, weights, fixed, gelu=True)
+        chosen, weights = route(linear(router_input, routed.router, fixed), None, routed.routing, more.expert_scale)
+        mlp = self._mlp(mlp, block.mlp)
+        experts = experts_mlp(experts, routed.gate_up, routed.out, chosen, weights, fixed, gelu=True)
         post_norms = FeedForwardNorms(more.post_mlp_norm, more.post_experts_norm, more.post_ff_norm)
-        return add_feed_forward(dense, found, residual, post_norms, more.scalars, kinds, next_norm, eps)
+        return add_feed_forward(mlp, experts, residual, post_norms, more.scalars, kinds, next_norm, eps)
 
     def _mlp(self, x: Tensor, mlp: Mlp) -> Tensor:
         fixed = self.numerics.fixed
@@ -151,14 +153,21 @@ class Gemma(Transformer):
         return AttentionWindow(heads.window, None if batch.denoised is None else batch.denoised.canvas_starts)
 
     def _plan(self, plan: AttentionPlan | None, heads: Heads) -> AttentionPlan | None:
-        """The plan with the same tiles of queries, which was made for the network's own heads, for others. Of fewer key
-        heads each has as many times the query heads, and as many parts; larger heads need more registers."""
-        if plan is None or heads.kv_heads == self.config.kv_heads:
+        """The plan for other heads, with the same tiles of queries as for the network's own. A key head among fewer has
+        more query heads, in so many parts that a part has as many as an own key head. Larger heads need more warps,
+        for their registers."""
+        if plan is None or (heads.kv_heads, heads.head_dim) == (self.config.kv_heads, self.config.head_dim):
             return plan
         own = plan.config
-        warps = min(16, own.warps * heads.head_dim // self.config.head_dim)
+        warps = min(16, own.warps * max(1, heads.head_dim // self.config.head_dim))
         config = replace(own, parts=self.config.kv_heads // heads.kv_heads, warps=warps)
         return replace(plan, config=config, workspace=None)
+
+
+def network_of(config: ModelConfig, numerics: Numerics, weights: Weights, group: Group | None = None) -> Transformer:
+    """The network of a configuration, ready to run."""
+    kind = Transformer if config.canvas is None else Gemma
+    return kind(config, numerics, weights, group)
 
 
 def _canvas_of(config: ModelConfig) -> CanvasNetwork:

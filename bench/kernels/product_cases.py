@@ -81,8 +81,9 @@ def _grouped(
         weights = (quantize(_weight(columns, inner, device)) for _ in range(sets))
         return [(drawn((tokens, inner), device), weight, dequantize(weight).to(DTYPE)) for weight in weights]
 
-    scales = 4 * (2 if kernel == "int4_linear" else 1) * columns * inner // GROUP
-    work = Workload(tokens * (inner + columns) * ITEM + stored_bytes + scales, 2 * tokens * inner * columns)
+    int4 = kernel == "int4_linear"  # has zeros as well, and its product is in bf16
+    moved = tokens * (inner + columns) * ITEM + stored_bytes + 4 * (2 if int4 else 1) * columns * inner // GROUP
+    work = Workload(moved, 2 * tokens * inner * columns, fp8=not int4)
     return Case(
         kernel, f"{shape.name}, {tokens} tokens", work, inputs, lambda x, w, _: linear(x, w),
         lambda x, w, _: reference.linear(x, w), [eager("cuBLAS bf16", lambda x, _, w: F.linear(x, w))],

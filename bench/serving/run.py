@@ -2,10 +2,10 @@
 
 Usage: python -m asynclane.bench.serving --shape sdar-8b --levels 1,64,128 --mixed 64 --json FILE [-- SERVER FLAGS]
 It starts `asynclane serve` on random weights of a published shape, which it writes first, or on the model of --model.
-With `-- --load-format dummy` the server makes the weights.
-Whatever stands after `--` goes to the server. --url measures a server that runs already. The network's proposals do not
-matter: a quota commits so many tokens in each forward, and no end token ends an answer. Tokens a second of the device
-bound are those that the server would give if the device never waited for the host, by the server's own metrics.
+Whatever stands after `--` goes to the server; with `--load-format dummy` it makes the weights itself. --url measures a
+server that runs already. The network's proposals do not matter: a quota commits so many tokens in each forward, and no
+end token ends an answer. Tokens a second of the device bound are those that the server would give if the device never
+waited for the host, by the server's own metrics.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import shlex
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -105,9 +107,9 @@ async def measure(server: Server, load: Load, options: argparse.Namespace) -> di
     jobs = [
         Job(server.host, server.port, load, tuple(range(n, load.streams, count)), options.timeout) for n in range(count)
     ]
-    if options.beside and load.name == "equal":
-        alone = replace(load, name="long", streams=1, prompt_tokens=(options.beside,) * 2, max_tokens=LONG_ANSWER)
-        jobs.append(Job(server.host, server.port, alone, (0,), options.timeout, LONG_PAUSE_S))
+    long = long_prompts(load, options.beside)
+    if long is not None:
+        jobs.append(Job(server.host, server.port, long, (0,), options.timeout, LONG_PAUSE_S))
     clients = await asyncio.gather(*map(ClientProcess.start, jobs))
     try:
         before = await asyncio.to_thread(server.scrape)
@@ -135,9 +137,18 @@ async def measure(server: Server, load: Load, options: argparse.Namespace) -> di
     )
     cpu_share = max(result["cpu_share"] for result in results)
     found = {**figures(load, answers, before, after), "clients": count, "client_cpu_share": round(cpu_share, 3)}
-    if options.beside:
-        found["beside"] = beside(answers, long_answers, before.at_s, after.at_s)
+    if long is not None:
+        faults = Counter(found["failures"])
+        faults.update(f"{fault}, of a long prompt" for a in long_answers if (fault := a["failure"]) is not None)
+        found |= {"failures": dict(faults), "beside": beside(answers, long_answers, before.at_s, after.at_s)}
     return found
+
+
+def long_prompts(load: Load, tokens: int | None) -> Load | None:
+    """Return the load of one stream of long prompts beside equal answers; None if there is none."""
+    if tokens is None or load.name != "equal":
+        return None
+    return replace(load, name="long", streams=1, prompt_tokens=(tokens,) * 2, max_tokens=LONG_ANSWER, repeats=False)
 
 
 async def _all_had(clients: Sequence[ClientProcess], number: int) -> None:
@@ -155,8 +166,8 @@ def loads(options: argparse.Namespace, server: Server) -> list[Load]:
     prompt, answer = (options.prompt_tokens,) * 2, (options.max_tokens,) * 2
     repeats = options.repeat_prompts
     found += [Load("equal", streams, prompt, answer, equal, server.model, repeats) for streams in options.levels or ()]
-    for load in found:
-        longest = max(load.prompt_tokens[1], options.beside or 0) + load.max_tokens[1]
+    for load in [*found, *filter(None, (long_prompts(load, options.beside) for load in found))]:
+        longest = load.prompt_tokens[1] + load.max_tokens[1]
         if longest > server.longest:
             raise ValueError(
                 f"{load.name} requests have up to {longest} tokens, and {server.model} takes {server.longest}"
@@ -174,9 +185,10 @@ def served(options: argparse.Namespace, flags: Sequence[str]) -> Iterator[Server
         model = options.model
         if options.shape is not None:
             _say(f"writing a checkpoint of {options.shape} ...")
-            written = "dummy" not in flags
+            written = not re.search("--load-format[ =]dummy", " ".join(flags))
             model = str(stack.enter_context(random_weights(options.shape, options.weights, written)))
-        most = max(DEFAULT_SEQS, *(options.levels or ()), *(options.mixed or ()))
+        more = 0 if options.beside is None else 1  # a long prompt does not wait until another answer has ended
+        most = max(DEFAULT_SEQS, *(level + more for level in options.levels or ()), *(options.mixed or ()))
         _say("starting the server ...")
         command = shlex.split(options.server) if options.server else ASYNCLANE
         name = ("--served-model-name", options.shape) if options.shape else ()
@@ -202,6 +214,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, flags = parser.parse_args(arguments[:cut]), arguments[cut + 1 :]
     if options.levels is None and options.mixed is None:
         options.levels = (1, 16, 64)
+    if options.beside and options.levels is None:
+        parser.error("--beside is for --levels: give these, too")
     check_outputs(parser, options.plot, options.json)
     results: list[dict[str, Any]] = []
     head: dict[str, Any] = {
@@ -234,8 +248,9 @@ def report(options: argparse.Namespace, head: dict[str, Any], results: list[dict
     for found in results:
         for kind, count in found["failures"].items():
             print(f"Failed in {found['load']}, {found['streams']}: {count} x {kind}")
-        if found.get("beside"):
-            long = found["beside"]
+        if "beside" in found and found["beside"] is None:
+            print(f"No gaps beside prompts of {options.beside} tokens, {found['streams']} streams: give more --seconds")
+        elif long := found.get("beside"):
             print(
                 f"Beside {long['prompts']} prompts of {long['prompt_tokens']} tokens, {found['streams']} streams: gaps "
                 f"p99 {long['gap_ms']['p99']:.1f} ms, quiet p50 {long['quiet_gap_ms']['p50']:.1f}, "
@@ -284,7 +299,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--beside",
         type=positive,
         metavar="TOKENS",
-        help="prompts of so many tokens come one after another beside --levels; also gives the gaps that they cause",
+        help="one more stream beside those of --levels has prompts of so many tokens; prints the gaps that they cause",
     )
     parser.add_argument(
         "--repeat-prompts",

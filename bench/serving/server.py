@@ -129,7 +129,8 @@ def random_weights(shape: str, directory: Path | None, written: bool = True) -> 
     folder, in memory if it has room. Not `written`: the server makes the weights. Raises `ValueError` if it cannot be
     written."""
     if directory is not None:
-        if not (directory / "tokenizer_config.json").is_file():  # the last file of a checkpoint
+        whole = (directory / "tokenizer_config.json").is_file()  # the last file of a checkpoint
+        if not whole or (written and not any(directory.glob("*.safetensors"))):
             _write(shape, directory, written)
         yield directory
         return

@@ -167,7 +167,8 @@ class Client:
             self.answers.append(record(reply, started_s, time.monotonic()))
             number += 1
             self._note(number)
-            if pause_s := self._job.pause_s if reply.failure is None else PAUSE_S:
+            pause_s = self._job.pause_s if reply.failure is None else PAUSE_S
+            if pause_s:
                 await asyncio.sleep(pause_s)
         connection.close()
 

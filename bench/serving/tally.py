@@ -77,28 +77,25 @@ def beside(
     answers: Sequence[Answer], long_answers: Sequence[Answer], from_s: float, until_s: float
 ) -> dict[str, Any] | None:
     """Return the gaps of streams while a long prompt was computed, from its request to its first text, against those
-    without one. None if no long prompt was complete between two moments."""
-    windows = [
-        (answer["start_s"], answer["times"][0])
-        for answer in long_answers
-        if answer["times"] and from_s <= answer["start_s"] and answer["times"][0] <= until_s
-    ]
+    without one. None if no long prompt had its request and its first text between two moments, or if no gap is of
+    either kind."""
+    computed = [(answer["start_s"], (answer["times"] or [answer["end_s"]])[0]) for answer in long_answers]
+    whole = [answer for answer in long_answers if answer["failure"] is None and answer["times"]]
+    whole = [answer for answer in whole if from_s <= answer["start_s"] and answer["times"][0] <= until_s]
     inside: list[float] = []
     quiet: list[float] = []
     for answer in answers:
         for before, after in pairwise(answer["times"]):
             if from_s <= before and after <= until_s:
-                overlaps = any(before < end and start < after for start, end in windows)
+                overlaps = any(before < end and start < after for start, end in computed)
                 (inside if overlaps else quiet).append(after - before)
-    if not windows or not inside or not quiet:
-        return None
     found, usual = spread_ms(inside), spread_ms(quiet)
-    assert found is not None
-    assert usual is not None
+    if not whole or found is None or usual is None:
+        return None
     return {
-        "prompts": len(windows),
-        "prompt_tokens": max(answer.get("prompt_tokens", 0) for answer in long_answers),
-        "first_text_ms": spread_ms([end - start for start, end in windows]),
+        "prompts": len(whole),
+        "prompt_tokens": max(answer["prompt_tokens"] for answer in whole),
+        "first_text_ms": spread_ms([answer["times"][0] - answer["start_s"] for answer in whole]),
         "gap_ms": found,
         "quiet_gap_ms": usual,
         "p99_over_quiet_p50": round(found["p99"] / usual["p50"], 2),

@@ -26,7 +26,7 @@ from ...models.checkpoint.split import WHOLE, Rank
 from ...models.checkpoint.weights import fill_randomly
 from ...models.exec.group import Group
 from ...models.exec.runner import Runner
-from ...models.gemma import Gemma
+from ...models.gemma import network_of
 from ...models.kv_cache import KvPages
 from ...models.network import Transformer, allocate
 from ...models.numerics import Numerics
@@ -74,8 +74,7 @@ def random_network(
     of a step."""
     weights, parts = allocate(config, numerics, device, rank)
     fill_randomly(config, parts, device)
-    kind = Transformer if config.canvas is None else Gemma
-    return kind(rank.config(config), numerics, weights, group)
+    return network_of(rank.config(config), numerics, weights, group)
 
 
 def projected(size: int, shift: int) -> int:
@@ -164,11 +163,11 @@ class Reference:
 
 @torch.inference_mode()
 def measure(config: ModelConfig, keys: int, page_size: int, numerics: Numerics) -> list[dict[str, object]]:
-    device, canvas = torch.device("cuda"), config.canvas and config.canvas.canvas_length
+    device, canvas = torch.device("cuda"), 0 if config.canvas is None else config.canvas.canvas_length
     config = replace(config, max_model_len=min(config.max_model_len, CONTEXT))
     network = random_network(config, numerics, device)
     steps = []
-    for load in loads(keys, canvas or 0):
+    for load in loads(keys, canvas):
         slots = max(64, len(load.rows))
         pages = KvPages(config, sum(-(-k // page_size) for _, k in load.rows), page_size, slots, numerics, device)
         runner = Runner(network, pages, slots, [config.mask_id], [1])

@@ -39,11 +39,11 @@ def add_attention(
     router_norm: Tensor,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Add the normed output x [T, dim] of attention to residual [T, dim], and norm the sum for what reads it: the
-    inputs of the MLP and of the experts, both [T, dim] in x's type, that of the router [T, dim] float32, over the root
-    of dim, and the sum [T, dim].
+    """Add the normed output x [T, dim] of attention to residual [T, dim], and norm the sum for each of its readers.
 
-    All norms are [dim]. Source: transformers 5.24, models/diffusion_gemma.
+    Returns the inputs of the MLP and of the experts, both [T, dim] in x's type; that of the router [T, dim] float32,
+    divided by the root of dim; and the sum [T, dim]. All norms are [dim]. Source: transformers 5.24,
+    models/diffusion_gemma.
     """
     total = residual + rms_norm(x, post_norm, eps)
     routed = rms_norm(total, router_norm, eps).float() * total.shape[-1] ** -0.5
@@ -51,8 +51,8 @@ def add_attention(
 
 
 def add_feed_forward(
-    dense: Tensor,
-    found: Tensor,
+    mlp_output: Tensor,
+    experts_output: Tensor,
     residual: Tensor,
     post_norms: FeedForwardNorms,
     factors: Tensor,
@@ -60,13 +60,13 @@ def add_feed_forward(
     next_norm: Tensor,
     eps: float,
 ) -> tuple[Tensor, Tensor]:
-    """Add the normed outputs of an MLP, `dense`, and of experts, `found`, to residual, all [T, dim], after a norm of
-    both together, and multiply: (`rms_norm` of the result by next_norm [dim], the result), both [T, dim].
+    """Add up the normed outputs of an MLP and of experts, both [T, dim], norm their sum, add it to residual [T, dim],
+    and multiply by the token's factor. Returns the result, normed by next_norm [dim] and as it is, both [T, dim].
 
-    factors [2]: of tokens whose kind is 0, and of those whose kind is above; kinds [T] int32, None: all are 0. Source:
+    factors [2]: for tokens of kind 0, and for those of a kind above; kinds [T] int32; None: all are of kind 0. Source:
     transformers 5.24, models/diffusion_gemma.
     """
-    both = rms_norm(dense, post_norms.mlp, eps) + rms_norm(found, post_norms.experts, eps)
+    both = rms_norm(mlp_output, post_norms.mlp, eps) + rms_norm(experts_output, post_norms.experts, eps)
     total = residual + rms_norm(both, post_norms.both, eps)
     total = total * (factors[0] if kinds is None else factors[(kinds > 0).long()][:, None])
     return rms_norm(total, next_norm, eps), total

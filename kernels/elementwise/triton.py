@@ -44,13 +44,13 @@ def _norm(parts: Tensor, residual: Tensor, total: Tensor, weight: Tensor, out: T
     count, tokens, dim = parts.shape
     if tokens:
         _norm_row[(tokens,)](
-            parts, residual, total, weight, out, eps, parts.stride(0), DIM=dim, SUMMED=count, ADD=add, **_row_of(dim),
+            parts, residual, total, weight, out, eps, parts.stride(0), DIM=dim, SUMMED=count, ADD=add, **_launch(dim),
             **chained(out),
         )  # fmt: skip
 
 
-def _row_of(dim: int) -> dict[str, int]:
-    """The size of a program that has a whole row in its registers."""
+def _launch(dim: int) -> dict[str, int]:
+    """The launch of programs that each have a whole row [dim] in their registers."""
     block = triton.next_power_of_2(dim)
     return {"BLOCK": block, "num_warps": min(8, max(1, block // 512))}
 
@@ -115,20 +115,21 @@ def add_attention(
     expect("residual", residual, (tokens, dim), (x.dtype,))
     norms = {"post_norm": post_norm, "mlp_norm": mlp_norm, "experts_norm": experts_norm, "router_norm": router_norm}
     expect_each((dim,), x.dtype, **norms)
-    dense, found, total = (torch.empty_like(x) for _ in range(3))
-    routed = torch.empty_like(x, dtype=torch.float32)
+    mlp_input, experts_input, total = (torch.empty_like(x) for _ in range(3))
+    router_input = torch.empty_like(x, dtype=torch.float32)
     if tokens:
         _add_attention_row[(tokens,)](
-            x, residual, *norms.values(), dense, found, routed, total, eps, dim**-0.5, DIM=dim, **_row_of(dim),
-            **chained(x),
+            x, residual, *norms.values(), mlp_input, experts_input, router_input, total, eps, dim**-0.5, DIM=dim,
+            **_launch(dim), **chained(x),
         )  # fmt: skip
-    return dense, found, routed, total
+    return mlp_input, experts_input, router_input, total
 
 
 @triton.jit
 def _add_attention_row(
-    x_ptr, residual_ptr, post_norm_ptr, mlp_norm_ptr, experts_norm_ptr, router_norm_ptr, dense_ptr, found_ptr,
-    routed_ptr, total_ptr, eps, factor, DIM: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr,
+    x_ptr, residual_ptr, post_norm_ptr, mlp_norm_ptr, experts_norm_ptr, router_norm_ptr, mlp_input_ptr,
+    experts_input_ptr, router_input_ptr, total_ptr, eps, factor, DIM: tl.constexpr, BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     await_previous(CHAINED)
     column = tl.arange(0, BLOCK)
@@ -144,14 +145,14 @@ def _add_attention_row(
     total = _sum(residual, _weighted(_scaled(x, eps, DIM), post_norm))
     tl.store(total_ptr + spot, total, mask=inside)
     scaled = _scaled(total, eps, DIM)
-    tl.store(dense_ptr + spot, _weighted(scaled, mlp_norm), mask=inside)
-    tl.store(found_ptr + spot, _weighted(scaled, experts_norm), mask=inside)
-    tl.store(routed_ptr + spot, _weighted(scaled, router_norm).to(tl.float32) * factor, mask=inside)
+    tl.store(mlp_input_ptr + spot, _weighted(scaled, mlp_norm), mask=inside)
+    tl.store(experts_input_ptr + spot, _weighted(scaled, experts_norm), mask=inside)
+    tl.store(router_input_ptr + spot, _weighted(scaled, router_norm).to(tl.float32) * factor, mask=inside)
 
 
 def add_feed_forward(
-    dense: Tensor,
-    found: Tensor,
+    mlp_output: Tensor,
+    experts_output: Tensor,
     residual: Tensor,
     post_norms: FeedForwardNorms,
     factors: Tensor,
@@ -159,26 +160,26 @@ def add_feed_forward(
     next_norm: Tensor,
     eps: float,
 ) -> tuple[Tensor, Tensor]:
-    expect("dense", dense, ("T", "dim"), FLOATS)
-    tokens, dim = dense.shape
-    expect_each((tokens, dim), dense.dtype, found=found, residual=residual)
-    expect_each((dim,), dense.dtype, **post_norms._asdict(), next_norm=next_norm)
-    expect("factors", factors, (2,), (dense.dtype,))
+    expect("mlp_output", mlp_output, ("T", "dim"), FLOATS)
+    tokens, dim = mlp_output.shape
+    expect_each((tokens, dim), mlp_output.dtype, experts_output=experts_output, residual=residual)
+    expect_each((dim,), mlp_output.dtype, **post_norms._asdict(), next_norm=next_norm)
+    expect("factors", factors, (2,), (mlp_output.dtype,))
     if kinds is not None:
         expect("kinds", kinds, (tokens,), (torch.int32,))
-    normed, total = torch.empty_like(dense), torch.empty_like(dense)
+    normed, total = torch.empty_like(mlp_output), torch.empty_like(mlp_output)
     if tokens:
         _add_feed_forward_row[(tokens,)](
-            dense, found, residual, *post_norms, factors, kinds, next_norm, normed, total, eps, DIM=dim,
-            KINDS=kinds is not None, **_row_of(dim), **chained(dense),
+            mlp_output, experts_output, residual, *post_norms, factors, kinds, next_norm, normed, total, eps, DIM=dim,
+            KINDS=kinds is not None, **_launch(dim), **chained(mlp_output),
         )  # fmt: skip
     return normed, total
 
 
 @triton.jit
 def _add_feed_forward_row(
-    dense_ptr, found_ptr, residual_ptr, mlp_norm_ptr, experts_norm_ptr, both_norm_ptr, factors_ptr, kinds_ptr,
-    next_norm_ptr, normed_ptr, total_ptr, eps, DIM: tl.constexpr, KINDS: tl.constexpr, BLOCK: tl.constexpr,
+    mlp_output_ptr, experts_output_ptr, residual_ptr, mlp_norm_ptr, experts_norm_ptr, both_norm_ptr, factors_ptr,
+    kinds_ptr, next_norm_ptr, normed_ptr, total_ptr, eps, DIM: tl.constexpr, KINDS: tl.constexpr, BLOCK: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
     await_previous(CHAINED)
@@ -187,8 +188,8 @@ def _add_feed_forward_row(
     inside = column < DIM
     spot = token * DIM + column
     # All that is read comes before the first sum, which every thread waits for.
-    dense = tl.load(dense_ptr + spot, mask=inside, other=0.0)
-    found = tl.load(found_ptr + spot, mask=inside, other=0.0)
+    mlp_output = tl.load(mlp_output_ptr + spot, mask=inside, other=0.0)
+    experts_output = tl.load(experts_output_ptr + spot, mask=inside, other=0.0)
     residual = tl.load(residual_ptr + spot, mask=inside, other=0.0)
     mlp_norm = tl.load(mlp_norm_ptr + column, mask=inside, other=0.0)
     experts_norm = tl.load(experts_norm_ptr + column, mask=inside, other=0.0)
@@ -198,9 +199,9 @@ def _add_feed_forward_row(
     if KINDS:
         kind = (tl.load(kinds_ptr + token) > 0).to(tl.int32)
     factor = tl.load(factors_ptr + kind)
-    dense = _weighted(_scaled(dense, eps, DIM), mlp_norm)
-    found = _weighted(_scaled(found, eps, DIM), experts_norm)
-    both = _weighted(_scaled(_sum(dense, found), eps, DIM), both_norm)
+    mlp_output = _weighted(_scaled(mlp_output, eps, DIM), mlp_norm)
+    experts_output = _weighted(_scaled(experts_output, eps, DIM), experts_norm)
+    both = _weighted(_scaled(_sum(mlp_output, experts_output), eps, DIM), both_norm)
     total = _weighted(_sum(residual, both), factor)
     tl.store(total_ptr + spot, total, mask=inside)
     tl.store(normed_ptr + spot, _weighted(_scaled(total, eps, DIM), next_norm), mask=inside)

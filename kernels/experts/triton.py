@@ -255,12 +255,16 @@ def _experts(
     WIDENED: tl.constexpr, INT4: tl.constexpr, WORDS: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
     GELU: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """One tile of one expert's product, transposed: the weight's rows are the matrix unit's rows, whose first factor
-    may stay in registers. `SHARED` pairs read the same row of x, which is in FP8 if the weight is; both are `WIDENED`
-    for an interpreter, which cannot multiply such numbers. The matrix unit's sums of FP8 products are short of bits:
-    those of a block are added up in float32. `GATED`: a second product, of the rows after the gate's, is
-    multiplied with the gate's result. `GROUP` columns of the weight share a scale; 0: a scale, if there are any, is a
-    row's."""
+    """One tile of one expert's product, transposed: the weight is the first factor of the matrix unit, which may stay
+    in registers.
+
+    x [pairs / SHARED, IN]: `SHARED` pairs read the same row; weight [EXPERTS * OUT, IN], with twice as many rows if
+    `GATED`; out [pairs, OUT]. `GATED`: a second product, of the rows after the gate's, is multiplied with the gate's
+    result. `GROUP` columns of the weight share a scale; 0: a row has one, or the weight has none. `FP8`: weight and x
+    are in FP8, with x_scales [pairs / SHARED] float32; the matrix unit sums their products with too few bits, so the
+    sums of blocks are added up in float32. `WIDENED`: FP8 becomes float32 first, for an interpreter, which cannot
+    multiply it.
+    """
     await_previous(CHAINED)
     tile = tl.program_id(0) % tiles  # tiles of one expert, beside each other, read the same part of its weight
     column = tl.program_id(0) // tiles * BLOCK_N + tl.arange(0, BLOCK_N)

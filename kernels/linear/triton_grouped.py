@@ -1,8 +1,8 @@
 """Products with a weight in int4 or FP8 whose groups of columns have scales of their own.
 
-4-bit numbers, less their zeros, become numbers of x's type in registers, exactly; weights in FP8 meet rows of x that
-are quantized one by one. The scales multiply the sums of a group, so that there is one product for each sum and not for
-each weight. The rows of the weight are the matrix unit's rows, whose first factor may stay in registers.
+4-bit numbers, less their zeros, become numbers of x's type in registers, exactly; weights in FP8 are multiplied with
+rows of x that are quantized one by one. The scale of a group multiplies the sum over the group, not each weight. The
+weight is the first factor of the matrix unit, which may stay in registers: tiles are transposed until they are stored.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def within_group(block: int, weight: GroupedMatrix) -> int:
 
 
 def packs(x: Tensor) -> bool:
-    """True where two numbers for x's type can be made at once."""
+    """True where one instruction can make two numbers of x's type from 4-bit ones."""
     return x.is_cuda and x.dtype == torch.bfloat16
 
 
@@ -116,8 +116,12 @@ def _int4(
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, WORDS: tl.constexpr, BLOCKS: tl.constexpr, WHOLE: tl.constexpr,
     PACKED: tl.constexpr, PRECISION: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """One tile of one part, which has `share` blocks of columns. Programs beside each other share a tile of the weight,
-    whose rows are the matrix unit's rows. WHOLE: no turn's columns go beyond the last."""
+    """One tile of one part of the product, which sums over `share` blocks of columns. Programs beside each other read
+    the same tile of the weight. WHOLE: no turn's columns go beyond the last.
+
+    x [tokens, inner], words [columns, blocks * WORDS] int32, scales and zeros [columns, groups] float32, out [parts,
+    tokens, columns].
+    """
     await_previous(CHAINED)
     tiles_t = tl.cdiv(tokens, BLOCK_T)
     token = tl.program_id(0) % tiles_t * BLOCK_T + tl.arange(0, BLOCK_T)
@@ -159,7 +163,8 @@ def _int4(
 
 @triton.jit
 def group_scales(scales_ptr, zeros_ptr, row_groups, start, groups, inside, GROUP: tl.constexpr):
-    """Scales and zeros of the group of a column in some rows, whose groups begin at `row_groups`."""
+    """Scales and zeros [N] float32, in N rows, of the group that has column `start`. The groups of a row begin at its
+    number in `row_groups` [N]."""
     spot = row_groups + tl.minimum(start // GROUP, groups - 1)  # numbers after the last column meet zeros of x
     return tl.load(scales_ptr + spot, mask=inside, other=0.0), tl.load(zeros_ptr + spot, mask=inside, other=0.0)
 
@@ -167,9 +172,10 @@ def group_scales(scales_ptr, zeros_ptr, row_groups, start, groups, inside, GROUP
 @triton.jit
 def int4_plane(words, plane: tl.constexpr, zero, dtype: tl.constexpr, PACKED: tl.constexpr):
     """The numbers [N, 2 * W] of a plane of words [N, W], each less the zero [N] of its row: whole numbers, which every
-    type holds exactly. Both of a word are side by side.
+    type holds exactly. The two numbers of a word are side by side.
 
-    PACKED: with these upper bits a bfloat16 is 128 and the number, and one addition makes both numbers of a word.
+    PACKED: a bfloat16 of the bits 0x4300 | n is 128 + n, so one instruction subtracts 128 and the zero from both
+    numbers of a word.
     """
     shifted = words >> (4 * plane)
     if PACKED:
@@ -198,8 +204,8 @@ def _fp8(
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, WIDENED: tl.constexpr, PRECISION: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """As `_int4`; a block of columns lies within a group. x is in FP8 as well; both are WIDENED for an interpreter,
-    which cannot multiply such numbers."""
+    """As `_int4`, with values [columns, inner] and x in FP8, and x_scales [tokens] float32. A block of columns lies
+    within a group. WIDENED: FP8 becomes float32 first, for an interpreter, which cannot multiply it."""
     await_previous(CHAINED)
     tiles_t = tl.cdiv(tokens, BLOCK_T)
     token = tl.program_id(0) % tiles_t * BLOCK_T + tl.arange(0, BLOCK_T)

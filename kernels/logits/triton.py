@@ -110,9 +110,9 @@ def _soft_cap(logits_ptr, out_ptr, cap, shrink, vocabulary, stride, BLOCK: tl.co
 
 @triton.jit
 def _tanh(x):
-    """Near 0 as its series, up to x ** 9: there the quotient would lose the last bits."""
-    ebbed = tl.exp(-2.0 * tl.abs(x))
-    far = (1.0 - ebbed) / (1.0 + ebbed)
+    """Near 0 it is its series up to x ** 9: the quotient would lose the last bits there."""
+    decayed = tl.exp(-2.0 * tl.abs(x))
+    far = (1.0 - decayed) / (1.0 + decayed)
     square = x * x
     near = square * (-1 / 3 + square * (2 / 15 + square * (-17 / 315 + square * (62 / 2835))))
     return tl.where(tl.abs(x) < STRAIGHT, x + x * near, tl.where(x < 0, -far, far))
@@ -135,7 +135,7 @@ def temper(logits: Tensor, temperatures: Tensor, dtype: torch.dtype) -> tuple[Te
         sizes = vocabulary, logits.stride(0)
         common = {"LANES": LANES, "SPLITS": SPLITS, **chained(logits)}
         least = max(LEAST, torch.finfo(dtype).min)
-        # The first pass has `shares` for their type alone.
+        # The first pass takes `shares` for its type alone.
         _temper[(count, SPLITS)](logits, temperatures, shares, *parts, *sizes, LEAST=least, **common)
         _share[(count, SPLITS)](logits, shares, likeliest, *parts, *sizes, **common)
     return shares, likeliest

@@ -104,7 +104,7 @@ def _heads(text: Mapping[str, Any], kinds: list[str]) -> tuple[Heads, Heads]:
     full_dim = whole(given[0], "head_dim", 0) or whole(text, "global_head_dim", 512)
     full_heads = whole(given[0], "num_key_value_heads", 0) or whole(text, "num_global_key_value_heads", kv_heads)
     if kv_heads < 1 or full_heads < 1 or kv_heads % full_heads:
-        raise ValueError(f"{full_heads} key heads of full layers do not divide the {kv_heads} of the others evenly")
+        raise ValueError(f"num_key_value_heads = {kv_heads} is no multiple of the {full_heads} of full layers")
     said = section(text, "rope_parameters")
     near = {"rope_type": "default", "rope_theta": 10_000.0, **section(said, "sliding_attention")}
     far = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6}

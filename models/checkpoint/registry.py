@@ -26,9 +26,9 @@ from ..exec.memory import (
 )
 from ..exec.runner import Runner
 from ..exec.shapes import checked_sizes, default_sizes
-from ..gemma import Gemma
+from ..gemma import network_of
 from ..kv_cache import KvPages
-from ..network import Transformer, allocate
+from ..network import allocate
 from ..numerics import Numerics
 from .config import ModelConfig, ModelError, read_config
 from .families import tensor_shapes, tied_copy, top_sources
@@ -324,8 +324,7 @@ def load_runner(
     except (RuntimeError, MemoryError):
         needed = gib(weights_bytes(whole, numerics, rank))
         raise ModelError(f"no memory for the weights, which need {needed}") from None
-    kind = Transformer if config.canvas is None else Gemma
-    network = kind(config, numerics, weights, group)
+    network = network_of(config, numerics, weights, group)
     if meeting is not None:
         meeting.passed("loaded", None)
 

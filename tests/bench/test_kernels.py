@@ -52,7 +52,7 @@ def test_inputs_take_turns_and_library_calls_compute_what_the_kernel_does(case: 
             continue
         if case.kernel == "paged_attention":
             got = [packed_rows(case, library, got[0])]
-        if case.kernel == "fp8_linear":  # the library's product is in bf16
+        if case.kernel in ("fp8_linear", "fp8_blocks_linear"):  # the library's product is in bf16
             assert ((got[0] - want[0]).float().norm() / got[0].float().norm()).item() < 0.05
             continue
         if case.kernel == "fp8_rope_write_kv":  # keys and values of the other call are no numbers in FP8

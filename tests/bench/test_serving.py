@@ -14,7 +14,7 @@ from asynclane.bench.report.serving import offline_bound, read_serving, serving_
 from asynclane.bench.report.tables import section
 from asynclane.bench.serving.load import LANES, Load, Quota
 from asynclane.bench.serving.picture import main as picture
-from asynclane.bench.serving.run import main, repeatable
+from asynclane.bench.serving.run import long_prompts, main, repeatable
 from asynclane.bench.serving.streams import Job, Reply, record
 from asynclane.bench.serving.tally import Scrape, beside, figures, gaps, read_metrics, spread_ms
 from asynclane.server.metrics import Metrics, StepReport
@@ -58,14 +58,28 @@ def test_mixed_lengths_stay_in_their_ranges_and_each_block_has_its_forwards() ->
 
 def test_gaps_beside_a_long_prompt_are_those_that_it_touches() -> None:
     steady = {"times": [0.0, 0.01, 0.02, 0.05, 0.09, 0.1, 0.11], "start_s": 0.0}
-    long = {"times": [0.06, 0.2], "start_s": 0.03, "prompt_tokens": 16_000}
-    found = beside([steady], [long], 0.0, 1.0)
+    long = {"times": [0.06, 0.2], "start_s": 0.03, "prompt_tokens": 16_000, "failure": None}
+    unfinished = {"times": [], "start_s": 0.105, "end_s": 1.5, "failure": "timed out"}
+    found = beside([steady], [long, unfinished], 0.0, 1.0)
     assert found is not None
     assert (found["prompts"], found["prompt_tokens"], found["first_text_ms"]["p50"]) == (1, 16_000, 30.0)
     assert found["gap_ms"]["max"] == pytest.approx(40)
+    assert found["gap_ms"]["p50"] == pytest.approx(30)  # of 10, which the unfinished prompt touches, 30 and 40
     assert found["quiet_gap_ms"]["max"] == pytest.approx(10)
     assert found["p99_over_quiet_p50"] == 4.0
-    assert beside([steady], [{**long, "times": []}], 0.0, 1.0) is None
+    assert beside([steady], [unfinished], 0.0, 1.0) is None
+    assert beside([steady], [{**long, "start_s": -0.1}], 0.0, 1.0) is None  # begun before
+
+
+def test_long_prompts_are_for_equal_answers_and_never_repeat(capsys: pytest.CaptureFixture[str]) -> None:
+    repeated = replace(LOAD, repeats=True)
+    long = long_prompts(repeated, 16_000)
+    assert long is not None
+    assert (long.streams, long.prompt_tokens, long.repeats) == (1, (16_000, 16_000), False)
+    assert long_prompts(replace(LOAD, name="mixed"), 16_000) is None
+    with pytest.raises(SystemExit):
+        main(["--mixed", "2", "--beside", "100"])
+    assert "--beside is for --levels" in capsys.readouterr().err
 
 
 # --- Streams

@@ -12,9 +12,9 @@ import torch
 from asynclane.models.checkpoint.config import read_config
 from asynclane.models.exec import graphs, runner
 from asynclane.models.exec.runner import Runner
-from asynclane.models.gemma import Gemma
+from asynclane.models.gemma import network_of
 from asynclane.models.kv_cache import KvPages
-from asynclane.models.network import Transformer, allocate
+from asynclane.models.network import allocate
 from asynclane.models.numerics import Numerics
 
 from ..support.checkpoints import CONFIGS, write_checkpoint
@@ -55,7 +55,7 @@ def test_a_dry_run_indexes_by_nothing_that_a_kernel_writes(
         monkeypatch.setattr(torch.cuda, name, lambda: None)
     config, numerics = read_config(write_checkpoint(tmp_path, family)), Numerics(torch.float32)
     weights, _ = allocate(config, numerics, CPU)
-    network = (Transformer if config.canvas is None else Gemma)(config, numerics, weights)
+    network = network_of(config, numerics, weights)
     pages = KvPages(config, pages=1, page_size=16, slots=4, numerics=numerics, device=CPU)
     reports = list[tuple[int, int]]()
     made = Runner(network, pages, 4, [config.mask_id], [1])

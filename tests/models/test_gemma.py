@@ -151,6 +151,11 @@ def test_coarser_numbers_stay_near_the_published_networks(
         ("text_config", {"layer_types": None, "num_hidden_layers": 10**10}, "num_hidden_layers = 10000000000 is not"),
         ("text_config", {"sliding_window": 0}, "sliding_window = 0 is not from 1 to"),
         ("text_config", {"sliding_window": 2**31}, "sliding_window = 2147483648 is not from 1 to"),
+        (
+            "text_config",
+            {"per_layer_config": {"5": {"num_key_value_heads": 3}}},
+            "num_key_value_heads = 2 is no multiple of the 3 of full layers",
+        ),
         ("text_config", {"rope_parameters": {"full_attention": 1}}, "full_attention = 1 is no object"),
         ("text_config", {"num_kv_shared_layers": 2}, "num_kv_shared_layers = 2 is not supported by DiffusionGemma"),
         ("text_config", {"hidden_size_per_layer_input": 256}, "hidden_size_per_layer_input = 256 is not supported"),

@@ -18,9 +18,9 @@ from asynclane.models.exec import pack
 from asynclane.models.exec.memory import step_bytes
 from asynclane.models.exec.runner import Runner
 from asynclane.models.exec.shapes import ShapeSet, default_sizes
-from asynclane.models.gemma import Gemma
+from asynclane.models.gemma import network_of
 from asynclane.models.kv_cache import KvPages
-from asynclane.models.network import Transformer, allocate
+from asynclane.models.network import allocate
 from asynclane.models.numerics import Numerics
 
 from ..support.counted import META, as_on_a_gpu, counted_bytes
@@ -78,9 +78,8 @@ def test_the_memory_of_a_step_is_that_of_the_tensors_that_its_operations_make(
     as_on_a_gpu(monkeypatch)
     config = CONFIGS[name]
     weights, _ = allocate(config, NUMERICS, META)
-    kind = Transformer if config.canvas is None else Gemma
     pages = KvPages(config, 1, PAGE, SLOTS, NUMERICS, META)
-    runner = Runner(kind(config, NUMERICS, weights), pages, SLOTS, [config.mask_id], [1])
+    runner = Runner(network_of(config, NUMERICS, weights), pages, SLOTS, [config.mask_id], [1])
     shapes = ShapeSet(config, NUMERICS, SLOTS, default_sizes(tokens))
     tails = [tail for tail in shapes.tails() if tail.projected in (tokens, 1024)]
     body, *counted = counted_bytes(runner, shapes.body(tokens), tails)
