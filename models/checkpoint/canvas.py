@@ -79,7 +79,8 @@ def read_canvas(raw: Mapping[str, Any], text: Mapping[str, Any]) -> CanvasNetwor
     sliding, full = _heads(text, [*kinds[:-1], "full_attention"])
     return CanvasNetwork(
         canvas_length=whole(raw, "canvas_length"),
-        softcap=number(text, "final_logit_softcapping", 30.0),  # transformers does not write its own
+        # transformers does not write its own
+        softcap=number(text, "final_logit_softcapping") if "final_logit_softcapping" in text else 30.0,
         sliding=sliding,
         full=full,
         full_layers=tuple(at for at, kind in enumerate(kinds) if kind == "full_attention" or at == layers - 1),

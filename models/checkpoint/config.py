@@ -49,7 +49,10 @@ class Experts:
     def __post_init__(self) -> None:
         chosen, groups, live = self.routing.chosen, self.routing.groups, self.routing.live_groups
         if min(self.count, self.ff_dim, chosen, groups, live) < 1 or min(self.shared_ff_dim, self.first_layer) < 0:
-            raise ValueError(f"experts cannot be computed: {self}")
+            raise ValueError(
+                f"{self.count} experts of {self.ff_dim}, of which {chosen} are chosen in {live} of {groups} groups, and"
+                f" {self.shared_ff_dim} numbers shared, from layer {self.first_layer} on, cannot be computed"
+            )
         if not 0 < self.routing.scale < math.inf:
             raise ValueError(f"weights of experts cannot be scaled by {self.routing.scale}")
         size = self.count // groups
@@ -267,14 +270,15 @@ def _checked(config: ModelConfig) -> ModelConfig:
                 f"{config.heads} heads of {heads.head_dim} on {heads.kv_heads} key heads cannot be computed"
             )
         if heads.window < 0 or not 0 <= heads.rotated <= heads.head_dim // 2 or not 0 < heads.rope_theta < math.inf:
-            raise ValueError(f"heads cannot be computed: {heads}")
-    if config.canvas is not None and not (
-        1 <= config.canvas.canvas_length <= config.max_model_len and 0 < config.canvas.softcap < math.inf
-    ):
-        raise ValueError(
-            f"canvas_length {config.canvas.canvas_length} and final_logit_softcapping {config.canvas.softcap} cannot be"
-            f" computed in a context of {config.max_model_len}"
-        )
+            raise ValueError(
+                f"heads of {heads.rotated} rotated pairs, rope_theta {heads.rope_theta} and a window of {heads.window}"
+                " positions cannot be computed"
+            )
+    if config.canvas is not None:
+        if not 1 <= config.canvas.canvas_length <= config.max_model_len:
+            raise ValueError(f"canvas_length = {config.canvas.canvas_length} is not from 1 to {config.max_model_len}")
+        if config.canvas.softcap <= 0:
+            raise ValueError(f"final_logit_softcapping = {config.canvas.softcap} is not a positive number")
     if not 0 <= config.mask_id < config.vocab_size:
         raise ValueError(f"mask token {config.mask_id} is not below the vocabulary's {config.vocab_size}")
     if not 2 <= config.rotary_dim <= config.head_dim or config.rotary_dim % 2:

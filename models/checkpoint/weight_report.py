@@ -16,7 +16,7 @@ from ..numerics import Numerics
 from .config import ModelConfig
 from .families import tensor_shapes
 from .finite import require_finite
-from .weights import as_stored, check_weights
+from .weights import as_stored, check_matrices, check_weights
 
 POSITIONS = 1000  # whose keys and values are counted
 PLAIN = {"float32": Numerics(torch.float32), "bfloat16": Numerics(torch.bfloat16)}
@@ -49,12 +49,13 @@ def count_parameters(config: ModelConfig) -> int:
 
 def weight_report(directory: Path, config: ModelConfig, *, check: bool = False) -> WeightReport:
     """Takes no memory for weights. Raises `ModelError` for weights that cannot be loaded, and with `check`, which reads
-    all of them, for numbers that are not finite."""
+    all of them, for numbers that are not finite or contradict the configuration."""
     weights, stored = check_weights(directory, config), Counter[str]()
     if check:
         require_finite(
             {name: weights.headers[name].path for names in weights.tensors.values() for name in names.values()}
         )
+        check_matrices(weights)
     config = as_stored(config, weights)
     for name in weights.tensors:
         stored[weights.dtype(name)] += prod(weights.shapes[name])

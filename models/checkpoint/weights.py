@@ -321,6 +321,22 @@ def load_weights(
             raise ModelError(f"{path}: {weight}: {error}") from None
 
 
+class _Checked(TensorPlace):
+    """No place: what would be put there has to be finite."""
+
+    def put(self, found: Matrix) -> None:
+        if not dequantize(found).isfinite().all():
+            raise ValueError("numbers times scales are not finite")
+
+
+def check_matrices(stored: StoredWeights) -> None:
+    """Make each matrix that is quantized or that an adapter changes, one at a time, as loading does. Raises
+    `ModelError` for tensors that contradict the configuration, and for numbers that are not finite."""
+    changed = stored.adapter.factors.keys() if stored.adapter is not None else set[str]()
+    tensors = {name: stored.tensors[name] for name in stored.tensors if name in stored.quantized | changed}
+    load_weights(replace(stored, tensors=tensors), dict.fromkeys(tensors, _Checked(torch.empty(0), 0, 0)))
+
+
 def _read(tensors: Mapping[str, Tensor], weight: str, stored: StoredWeights, place: TensorPlace) -> Matrix:
     """The matrix that these tensors make up, on the device of its place if it is quantized."""
     found: Matrix = tensors["weight"] if weight not in stored.quantized else _matrix(tensors, weight, stored, place)

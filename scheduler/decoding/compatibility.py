@@ -75,6 +75,11 @@ class DecoderFacts:
         return "rule" if self.spec.rule is None else "decoder"
 
     @property
+    def rule_given(self) -> str:
+        """That parameter and its value, as a request names its host rule."""
+        return f"decoder {self.name!r}" if self.rule is None or self.spec.rule else f"rule {self.rule.NAME!r}"
+
+    @property
     def checks(self) -> bool:
         """True if its host rule checks drafts."""
         return self.rule is not None and self.rule.layout is Layout.VERIFIED
@@ -149,6 +154,10 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
     "t_min {f.params[t_min]} must not exceed t_max {f.params[t_max]}": (
         "{f.bound_given[t_min]}",
         lambda f: f.spec.denoises and f.number("t_min") > f.number("t_max"),
+    ),
+    "decoder {f.name!r} is for block-causal models: this one reads known tokens first": (
+        "decoder",
+        lambda f: f.spec.for_blocks and f.pattern.known_first,
     ),
     "decoder {f.name!r} is for block-causal models: this one sees the whole canvas": (
         "decoder",
@@ -326,11 +335,11 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
             lambda f: "sub_block_length" in f.params and f.pattern.block_size % f.params.integer("sub_block_length")
         ),
     ),
-    "{f.rule_param} {f.rule.NAME!r} checks drafts as block-causal models can: this one sees the whole canvas": (
+    "{f.rule_given} checks drafts as block-causal models can: this one sees the whole canvas": (
         "{f.rule_param}",
         lambda f: f.checks and not f.pattern.block_size,
     ),
-    "{f.rule_param} {f.rule.NAME!r} predicts a token at its own place, and this model at the one before it": (
+    "{f.rule_given} predicts a token at its own place, and this model at the one before it": (
         "{f.rule_param}",
         lambda f: f.checks and f.pattern.logit_shift,
     ),
@@ -383,7 +392,7 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         "cache",
         lambda f: f.rule and f.rule.grows and f.cache not in ("none", "prefix"),
     ),
-    "{f.rule_param} {f.rule.NAME!r} looks for an end after its block, which no position of this model sees": (
+    "{f.rule_given} looks for an end after its block, which no position of this model sees": (
         "{f.rule_param}",
         lambda f: f.rule and f.rule.grows and (f.pattern.bounded or f.pattern.known_first),
     ),
@@ -395,20 +404,20 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         "rule",
         lambda f: f.rule and f.rule.replica_count and not f.spec.policy.serial,
     ),
-    "{f.rule_param} {f.rule.NAME!r} needs replicas that this model cannot have: no position sees past its block": (
+    "{f.rule_given} needs replicas that this model cannot have: no position sees past its block": (
         "{f.rule_param}",
         lambda f: f.rule and f.rule.replica_count and f.pattern.bounded,
     ),
-    (
-        "{f.rule_param} {f.rule.NAME!r} needs replicas that this model cannot have: a token is predicted at the one"
-        " before it"
-    ): ("{f.rule_param}", lambda f: f.rule and f.rule.replica_count and f.pattern.logit_shift),
+    ("{f.rule_given} needs replicas that this model cannot have: a token is predicted at the one before it"): (
+        "{f.rule_param}",
+        lambda f: f.rule and f.rule.replica_count and f.pattern.logit_shift,
+    ),
     # A network that reads known tokens first.
-    "{f.rule_param} {f.rule.NAME!r} reads this model's output at known tokens, which predicts nothing: use 'wedlm'": (
+    "{f.rule_given} reads this model's output at known tokens, which predicts nothing: use 'wedlm'": (
         "{f.rule_param}",
         _known_first(lambda f: f.rule and f.rule.revises),
     ),
-    "{f.rule_param} {f.rule.NAME!r} needs replicas that this model cannot have: its attention is causal": (
+    "{f.rule_given} needs replicas that this model cannot have: its attention is causal": (
         "{f.rule_param}",
         _known_first(lambda f: f.rule and f.rule.replica_count),
     ),

@@ -145,7 +145,8 @@ class ScoredAnswers:
 
 
 def _shares(logprobs: Sequence[float]) -> Iterator[float]:
-    """The exponential of each, over the sum of all."""
+    """The exponential of each, over the sum of all. NaN, which broken weights give, has none."""
+    logprobs = [-math.inf if math.isnan(total) else total for total in logprobs]
     best = max(logprobs)
     if best == -math.inf:  # a bias bans all of them
         return iter([1 / len(logprobs)] * len(logprobs))

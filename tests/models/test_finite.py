@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from asynclane.models.checkpoint.config import ModelError, read_config
 from asynclane.models.checkpoint.weight_report import weight_report
@@ -47,4 +49,29 @@ def test_a_number_of_fp8_is_found(tmp_path: Path) -> None:
     tensors[name].view(torch.uint8)[3, 3] = 0xFF
     save_file(tensors, tmp_path / SINGLE)
     with pytest.raises(ModelError, match=f"{name} has numbers that are not finite"):
+        weight_report(tmp_path, read_config(tmp_path), check=True)
+
+
+@pytest.mark.parametrize(
+    ("form", "role", "change", "message"),
+    [
+        ("ct int4", "weight_shape", lambda tensor: -tensor, r"weight_shape is \[-64, -64\], not \[64, 64\]"),
+        ("gptq", "g_idx", lambda tensor: 0 * tensor, "g_idx is not in order"),
+        ("gptq act order", "g_idx", lambda tensor: -1 - tensor, "g_idx names groups that are not among 2"),
+        ("awq", "scales", lambda tensor: 0 * tensor.float() + 3e38, "numbers times scales are not finite"),
+        ("fp8", "weight_scale", lambda tensor: 0 * tensor + 3e38, "numbers times scales are not finite"),
+        ("fp8 blocks", "weight_scale_inv", lambda tensor: 0 * tensor + 3e38, "numbers times scales are not finite"),
+    ],
+)
+def test_what_loading_a_quantized_matrix_would_refuse_is_found(
+    tmp_path: Path, form: str, role: str, change: Callable[[Tensor], Tensor], message: str
+) -> None:
+    quantize(write_checkpoint(tmp_path, "DreamModel"), form)
+    weight_report(tmp_path, read_config(tmp_path), check=True)
+    tensors = load_file(tmp_path / SINGLE)
+    name = f"model.layers.1.self_attn.q_proj.{role}"
+    tensors[name] = change(tensors[name])
+    save_file(tensors, tmp_path / SINGLE)
+    weight_report(tmp_path, read_config(tmp_path))  # which reads headers
+    with pytest.raises(ModelError, match=rf"model\.layers\.1\.self_attn\.q_proj\.weight: {message}"):
         weight_report(tmp_path, read_config(tmp_path), check=True)

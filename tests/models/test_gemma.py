@@ -167,7 +167,10 @@ def test_coarser_numbers_stay_near_the_published_networks(
         ("", {"tie_word_embeddings": False}, "tie_word_embeddings = False is not supported"),
         ("", {"text_config": None}, "text_config = None is no object"),
         ("", {"canvas_length": None}, "canvas_length = None is no whole number"),
-        ("", {"canvas_length": 0}, "canvas_length 0"),
+        ("", {"canvas_length": 0}, "canvas_length = 0 is not from 1 to"),
+        ("text_config", {"final_logit_softcapping": 0}, "final_logit_softcapping = 0.0 is not a positive number"),
+        ("text_config", {"final_logit_softcapping": None}, "final_logit_softcapping = None is no number"),
+        ("text_config", {"num_experts": 0}, "^[^(]*: 0 experts of 24, of which 2 are chosen [^(]* cannot be computed$"),
     ],
 )
 def test_what_the_network_cannot_compute_is_refused_in_one_line(

@@ -243,6 +243,8 @@ def test_factors_that_are_no_finite_numbers_are_named(tmp_path: Path) -> None:
     spoil(lambda tensors: tensors[A].view(-1)[:1].fill_(math.nan))(adapter)
     with pytest.raises(ModelError, match=rf"{Q}\.lora_B\.weight and .*lora_A\.weight are not finite numbers"):
         load(directory, adapter)
+    assert cli.main(["inspect", str(directory), "--lora", str(adapter)]) == 0  # which reads headers
+    assert cli.main(["inspect", str(directory), "--lora", str(adapter), "--check-weights"]) == 2
 
 
 def test_a_head_that_is_the_embedding_cannot_be_changed(tmp_path: Path) -> None:

@@ -32,6 +32,20 @@ def test_every_default_of_the_table_is_a_value_that_its_parameter_admits() -> No
         resolve(name, overrides, 64, next(pattern for pattern in patterns if suits(name, pattern)))
 
 
+def test_a_network_refuses_a_decoder_by_the_name_that_was_sent() -> None:
+    one, block = AttentionPattern(block_size=1), AttentionPattern(block_size=16)
+    patterns = (PLAIN, block, dataclasses.replace(one, known_first=True), dataclasses.replace(one, canvas_length=16))
+    refused = [(name, pattern) for name in DECODERS for pattern in patterns if not suits(name, pattern)]
+    assert len(refused) > len(DECODERS)
+    for name, pattern in refused:
+        with pytest.raises(ParamError) as error:
+            resolve(name, {}, 64, pattern)
+        message = str(error.value)
+        assert error.value.param == "decoder"
+        assert f"decoder {name!r}" in message or message.startswith("this decoder"), message
+        assert "sees the whole canvas" not in message or pattern is PLAIN or "models that see" in message, message
+
+
 def test_naming_a_rule_replaces_the_methods_own() -> None:
     assert isinstance(resolve("asynclane", {}, 64).rule, Threshold)
     assert isinstance(resolve("asynclane", {"factor": 1.0}, 64).rule, Factor)

@@ -98,3 +98,18 @@ async def test_a_failure_of_the_scores_is_one_of_the_answer(api: Any) -> None:
     async with api(engine) as client:
         assert (await client.chat(logprobs=True, guided_choice=OPTIONS)).status_code == 500
     assert all(answer.left.is_set() for answer in engine.answers)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("found", "expected"), [((math.nan, -5.0), [0, 1]), ((math.nan, math.nan), [0.5, 0.5]), ((-math.inf, -2), [0, 1])]
+)
+async def test_scores_that_broken_weights_give_are_no_probabilities(
+    api: Any, found: tuple[float, float], expected: list[float], stream: bool
+) -> None:
+    engine = FakeEngine(SCRIPT, [Delta("", Finish.LENGTH, USAGE, candidate_logprobs=found)])
+    async with api(engine) as client:
+        response = await client.chat(logprobs=True, guided_choice=OPTIONS, stream=stream)
+    assert response.status_code == 200
+    last = (chunks_of(response) if stream else [response.json()])[-1]["choices"][0]
+    assert [one["probability"] for one in last["choice_probabilities"]] == expected
