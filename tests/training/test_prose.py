@@ -197,14 +197,15 @@ def test_its_tokens_a_forward_are_measured_on_the_servers_engine(
     assert read["decoders"][0]["same_as_first"] == 1.0
 
 
-def test_its_calls_are_recorded_without_grades(checkpoint: Path, tmp_path: Path) -> None:
+def test_the_cost_of_its_answers_is_recorded(checkpoint: Path, tmp_path: Path) -> None:
     file = tmp_path / "prose.json"
-    flags = ["--model", str(checkpoint), "--problems", "1", "--block-lengths", "32", "--json", str(file)]
+    flags = ["--model", str(checkpoint), "--problems", "1", "--shapes", "32+32", "--json", str(file)]
     assert recordings.main(flags) == 0
     (found,) = recordings.load(file)
-    assert (found.block_length, found.graded, len(found.answers)) == (32, 0, 1)
-    positions = [position for call in found.answers[0] for position in call.committed]
-    assert sorted(positions) == list(range(len(positions)))
+    assert (found.shape, len(found.answers)) == ((32, 32), 1)
+    assert 0 <= found.accuracy <= 1
+    (answer,) = found.answers
+    assert answer.positions >= answer.prompt + answer.tokens > answer.forwards > 0
 
 
 @LONG
