@@ -130,7 +130,8 @@ def test_a_step_that_only_renews_keys_has_a_body_alone() -> None:
 def test_the_set_is_bounded_and_its_parts_meet_at_one_place(shape: str, slots: int) -> None:
     found = ShapeSet(SHAPES[shape], Numerics(torch.bfloat16), slots, default_sizes(4096))
     bodies, tails = found.bodies(), found.tails()
-    assert len(set(bodies)) == len(bodies) <= 80
+    written = 2 if SHAPES[shape].canvas else 1.7  # steps of canvases have tokens of the host whatever their size
+    assert len(set(bodies)) == len(bodies) <= written * len(default_sizes(4096))
     assert len(set(tails)) == len(tails) <= 224
 
     def places(shape: Shape) -> dict[str, int]:
@@ -141,7 +142,8 @@ def test_the_set_is_bounded_and_its_parts_meet_at_one_place(shape: str, slots: i
             at += size
         return found
 
-    whole = found.fit(plan_of(row_of(40, 32, **ORDINARY["rule on the host"]))).padding
+    kind = "sampled" if SHAPES[shape].canvas else "rule on the host"  # canvases report no probabilities in graphs
+    whole = found.fit(plan_of(row_of(40, 32, **ORDINARY[kind]))).padding
     assert whole.body is not None
     assert whole.tail is not None
     for part in (whole.body, whole.tail):
