@@ -101,11 +101,15 @@ def measure(way: str, gaps: Sequence[Hole], fill: Callable[[Sequence[Hole]], lis
 
 
 WITHOUT = "without suffix"
-COLUMNS: tuple[tuple[str, Callable[[Filled], str]], ...] = (
-    ("gap, way", lambda f: f"{f.kind}, {f.way}"),
+Columns = tuple[tuple[str, Callable[[Filled], str]], ...]
+GRADES: Columns = (
     ("right", lambda f: f"{f.right}/{f.count}"),
     ("95 % interval", lambda f: f"{f.interval.low:.2f}-{f.interval.high:.2f}"),
     ("calls", lambda f: f"{f.usage.stats.forwards / f.count:.1f}"),
+)
+COLUMNS: Columns = (
+    ("gap, way", lambda f: f"{f.kind}, {f.way}"),
+    *GRADES,
     ("computed/gap", lambda f: f"{f.usage.stats.computed_tokens / f.count:.0f}"),
 )
 

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...server.engine.messages import AnswerOptions
+from ...server.engine.messages import AnswerOptions, Usage
 from ...server.engine.wiring import open_checkpoint
 from ...server.settings import Settings
 from ..eval.decoders import Choice, parse_decoder
 from ..load.output import check_outputs, finish, positive, table
 from ..load.problems import Problem, problems
 from .checks import right
-from .infill import Filled
+from .infill import GRADES, Columns, Filled
 from .run import DTYPE, open_offline, seed
 
 if TYPE_CHECKING:
@@ -63,15 +63,13 @@ def measure(offline: Offline, choice: Choice, forms: Sequence[Form]) -> Filled:
 
     answers = offline.answer_each([request(one) for one in forms])
     good = [right(one.problem, one.tag + answer.text) for one, answer in zip(forms, answers, strict=True)]
-    usages = [answer.usage for answer in answers]
-    return Filled("parts", choice.label, sum(good), len(forms), type(usages[0]).total(usages))
+    usage = Usage.total([answer.usage for answer in answers])
+    return Filled("parts", choice.label, sum(good), len(forms), usage)
 
 
-COLUMNS: tuple[tuple[str, Callable[[Filled], str]], ...] = (
+COLUMNS: Columns = (
     ("decoder", lambda f: f.way),
-    ("right", lambda f: f"{f.right}/{f.count}"),
-    ("95 % interval", lambda f: f"{f.interval.low:.2f}-{f.interval.high:.2f}"),
-    ("calls", lambda f: f"{f.usage.stats.forwards / f.count:.1f}"),
+    *GRADES,
     ("tokens/call", lambda f: f"{f.usage.completion_tokens / f.usage.stats.forwards:.1f}"),
     ("computed/token", lambda f: f"{f.usage.stats.computed_tokens / f.usage.completion_tokens:.1f}"),
 )

@@ -408,7 +408,7 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         "{f.rule_param}",
         lambda f: f.rule and f.rule.replica_count and f.pattern.bounded,
     ),
-    ("{f.rule_given} needs replicas that this model cannot have: a token is predicted at the one before it"): (
+    "{f.rule_given} needs replicas that this model cannot have: a token is predicted at the one before it": (
         "{f.rule_param}",
         lambda f: f.rule and f.rule.replica_count and f.pattern.logit_shift,
     ),
