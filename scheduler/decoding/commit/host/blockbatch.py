@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....contract import Ints
-from ...params import Choice, Params, Range
+from ...params import Params
 from ..base import StepView, best
 from ..segments import Bools
-from ..shared.branches import BlockCanvas, agreed
-from ..shared.speculation import Ensemble, Turn
+from ..shared.branches import BlockCanvas, Branched, agreed
+from ..shared.speculation import Turn
 
 END_RANKS = 4  # an end token that is not among so many likeliest tokens has no probability
 
@@ -90,7 +90,7 @@ class Branch(BlockCanvas):
         self.snap()
 
 
-class BlockBatch(Ensemble):
+class BlockBatch(Branched):
     """`branches` canvases are decoded at once, in blocks of `smallest_block` positions, twice as many, four times, ...,
     each as Fast-dLLM with a dual cache does: `threshold`, or else the best. After each step a branch takes tokens from
     those to its left, if they contradict it nowhere, that its own last output gave more than `merge_threshold`. A
@@ -113,36 +113,12 @@ class BlockBatch(Ensemble):
 
     NAME = "blockbatch"
     SOURCE = "arXiv 2605.29233; Laurence-Wu/BlockBatch llada/generate_blockBatching_original_bulk.py"
-    DEFAULTS = {
-        "threshold": 0.9,
-        "branches": 4,
-        "smallest_block": 8,
-        "sync_lag": 8,
-        "merge_threshold": 0.5,
-        "refresh_size": 32,
-        "share_prompt": False,
-    }
-    PARAMS = {
-        "branches": Range(1, 8, whole=True),
-        "smallest_block": Range(1, 4096, whole=True),
-        "sync_lag": Range(0, 4096, whole=True),
-        "merge_threshold": Range(0.1, 1.0),
-        "refresh_size": Range(1, 1_000_000, whole=True),
-        "share_prompt": Choice((True, False)),
-    }
-    rows_param = "branches"
-    scored = False
 
     def __init__(self, params: Params, length: int) -> None:
-        self._threshold, self._merge_threshold = params.number("threshold"), params.number("merge_threshold")
-        self._sync_lag, self._refresh_size = params.integer("sync_lag"), params.integer("refresh_size")
-        self._sizes = [params.integer("smallest_block") << number for number in range(params.integer("branches"))]
-        self._length = length
-        self.ranks = max(END_RANKS, int(1 / self._merge_threshold))
+        super().__init__(params, length)
+        self.ranks = max(END_RANKS, self.ranks)
         self.branches: list[Branch] = []
         self._winner: int | None = None
-        self.copied: list[tuple[int, int]] = []
-        self.turns: list[Turn] = []
 
     def open(self, canvas: Ints, mask_id: int) -> None:
         """All branches start from `canvas`, which the first one computes for all."""

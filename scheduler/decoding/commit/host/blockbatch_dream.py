@@ -10,8 +10,8 @@ from ....contract import Ints
 from ...params import Choice, Params
 from ..base import StepView, best
 from ..segments import Bools
-from ..shared.branches import BlockCanvas, agreed
-from ..shared.speculation import Ensemble, Turn
+from ..shared.branches import BlockCanvas, Branched, agreed
+from ..shared.speculation import Turn
 
 NO_ENDS = np.zeros(0, np.bool_)
 
@@ -92,7 +92,7 @@ class SeededBranch(BlockCanvas):
         self.snap()
 
 
-class BlockBatchDream(Ensemble):
+class BlockBatchDream(Branched):
     """`branches` canvases are decoded at once, in blocks of `smallest_block` positions, twice as many, four times, ....
     A full pass commits the first mask of each branch's block, whatever its confidence. Each later step computes the
     blocks alone: `threshold`, or else the best that is no end token. Then a branch takes tokens of its block from those
@@ -114,30 +114,14 @@ class BlockBatchDream(Ensemble):
 
     NAME = "blockbatch-dream"
     SOURCE = "arXiv 2605.29233; Laurence-Wu/BlockBatch dream/generate_blockBatching_original_bulk.py"
-    DEFAULTS = {
-        "threshold": 0.9,
-        "branches": 4,
-        "smallest_block": 8,
-        "sync_lag": 8,
-        "merge_threshold": 0.5,
-        "refresh_size": 32,
-        "end_cycle": True,
-        "share_prompt": False,
-    }
-    PARAMS = {"end_cycle": Choice((True, False))}
-    rows_param = "branches"
-    scored = False
+    DEFAULTS = {**Branched.DEFAULTS, "end_cycle": True}
+    PARAMS = {**Branched.PARAMS, "end_cycle": Choice((True, False))}
 
     def __init__(self, params: Params, length: int) -> None:
-        self._threshold, self._merge_threshold = params.number("threshold"), params.number("merge_threshold")
-        self._sync_lag, self._refresh_size = params.integer("sync_lag"), params.integer("refresh_size")
-        self._sizes = [params.integer("smallest_block") << number for number in range(params.integer("branches"))]
-        self._length, self._end_cycle = length, params["end_cycle"] is True
-        self.ranks = max(1, int(1 / self._merge_threshold))
+        super().__init__(params, length)
+        self._end_cycle = params["end_cycle"] is True
         self.branches: list[SeededBranch] = []
         self._winner: SeededBranch | None = None
-        self.copied: list[tuple[int, int]] = []
-        self.turns: list[Turn] = []
 
     def open(self, canvas: Ints, mask_id: int) -> None:
         """All branches start from `canvas`, which the first one computes for all."""

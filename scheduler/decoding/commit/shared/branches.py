@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....contract import Doubles, Ints
+from ...params import Choice, Params, Range
 from ..base import StepView
+from .speculation import Ensemble, Turn
 
 
 class BlockCanvas:
@@ -41,6 +43,39 @@ class BlockCanvas:
             better = found > probability
             probability[better], tokens[better] = found[better], other.canvas[better]
         return probability, tokens
+
+
+class Branched(Ensemble):
+    """An ensemble whose `branches` have blocks of `smallest_block` positions, twice as many, four times, ...."""
+
+    DEFAULTS = {
+        "threshold": 0.9,
+        "branches": 4,
+        "smallest_block": 8,
+        "sync_lag": 8,
+        "merge_threshold": 0.5,
+        "refresh_size": 32,
+        "share_prompt": False,
+    }
+    PARAMS = {
+        "branches": Range(1, 8, whole=True),
+        "smallest_block": Range(1, 4096, whole=True),
+        "sync_lag": Range(0, 4096, whole=True),
+        "merge_threshold": Range(0.1, 1.0),
+        "refresh_size": Range(1, 1_000_000, whole=True),
+        "share_prompt": Choice((True, False)),
+    }
+    rows_param = "branches"
+    scored = False
+
+    def __init__(self, params: Params, length: int) -> None:
+        self._threshold, self._merge_threshold = params.number("threshold"), params.number("merge_threshold")
+        self._sync_lag, self._refresh_size = params.integer("sync_lag"), params.integer("refresh_size")
+        self._sizes = [params.integer("smallest_block") << number for number in range(params.integer("branches"))]
+        self._length = length
+        self.ranks = max(1, int(1 / self._merge_threshold))
+        self.copied: list[tuple[int, int]] = []
+        self.turns: list[Turn] = []
 
 
 def agreed(branches: Sequence[BlockCanvas]) -> Ints:
