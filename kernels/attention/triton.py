@@ -229,16 +229,18 @@ def _attend_tile(
     share = tl.cdiv(turns - earliest, SPLITS)
     begin = tl.minimum(earliest + split * share, turns)
     stop = tl.minimum(begin + share, turns)
-    unmasked = tl.maximum(begin, tl.minimum(stop, whole // BLOCK_N))
-    if WINDOW > 0:  # the keys before a window are masked, too
-        unmasked = begin
+    inner = begin  # the first turn whose keys are in every query's window
+    if WINDOW > 0:
+        inner = tl.cdiv(tl.max(tl.where(valid, first, 0), axis=0), BLOCK_N)
+        inner = tl.minimum(tl.maximum(inner, begin), stop)
+    unmasked = tl.maximum(inner, tl.minimum(stop, whole // BLOCK_N))
 
     top = tl.full([BLOCK_M], LOWEST, tl.float32)
     weight = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, DIM], tl.float32)
     table_ptr += row.to(tl.int64) * table_stride
-    page = tl.load(table_ptr + tl.maximum(tl.minimum(begin, turns - 1), 0) * BLOCK_N // PAGE)
-    for turn in range(begin, unmasked):
+    page = tl.load(table_ptr + tl.maximum(tl.minimum(inner, turns - 1), 0) * BLOCK_N // PAGE)
+    for turn in range(inner, unmasked):
         following = tl.load(table_ptr + tl.minimum(turn + 1, turns - 1) * BLOCK_N // PAGE)
         acc, top, weight = _turn(
             acc, top, weight, q, page, turn, seen, limit, masked, own, least, low, first, scale, keys, values,
@@ -246,7 +248,8 @@ def _attend_tile(
             WINDOW, FP8, PRECISION,
         )  # fmt: skip
         page = following
-    for turn in range(unmasked, stop):
+    for step in range(unmasked - (inner - begin), stop):  # first the turns before `inner`
+        turn = tl.where(step < unmasked, step - unmasked + inner, step)
         page = tl.load(table_ptr + turn * BLOCK_N // PAGE)
         acc, top, weight = _turn(
             acc, top, weight, q, page, turn, seen, limit, masked, own, least, low, first, scale, keys, values,

@@ -12,7 +12,7 @@ from torch import Tensor
 from .checks import expect
 
 FP8 = torch.float8_e4m3fn
-INT4_BLOCK = 128  # columns whose 4-bit numbers share words
+INT4_PER_WORD = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,8 @@ class GroupedMatrix:
 
     `values`: [out, in] float8_e4m3fn, or numbers of 4 bits in words as `pack_int4` makes them: [out, words] int32.
     `scales` [out, groups] float32. `zeros` [out, groups] float32, of 4-bit numbers alone, whole numbers that are
-    subtracted from them before the scale multiplies.
+    subtracted from them before the scale multiplies. Both may have any strides, the same ones: products read them
+    fastest where those of neighbouring rows are neighbours in memory, as `empty` makes them.
     """
 
     values: Tensor
@@ -67,11 +68,13 @@ class GroupedMatrix:
         if self.zeros is None:
             expect("values", self.values, ("out", "in"), (FP8,))
             rows, columns = self.values.shape
-            expect("scales", self.scales, (rows, -(-columns // self.group)), (torch.float32,))
+            expect("scales", self.scales, (rows, -(-columns // self.group)), (torch.float32,), contiguous=False)
         else:
-            expect("scales", self.scales, ("out", "groups"), (torch.float32,))
-            expect("zeros", self.zeros, tuple(self.scales.shape), (torch.float32,))
-            expect("values", self.values, (len(self.scales), int4_words(self.shape[1])), (torch.int32,))
+            expect("scales", self.scales, ("out", "groups"), (torch.float32,), contiguous=False)
+            expect("zeros", self.zeros, tuple(self.scales.shape), (torch.float32,), contiguous=False)
+            if any(n > 1 and self.zeros.stride(i) != self.scales.stride(i) for i, n in enumerate(self.scales.shape)):
+                raise ValueError("zeros must have the strides of scales")
+            expect("values", self.values, (len(self.scales), self.shape[1] // INT4_PER_WORD), (torch.int32,))
 
     @property
     def shape(self) -> torch.Size:
@@ -91,8 +94,8 @@ class GroupedMatrix:
         """Raise `ValueError` for sizes that the product cannot take."""
         if group % 32 or columns % 16 or (int4 and columns % group):
             raise ValueError(f"products with scales for {group} columns cannot take [{rows}, {columns}]")
-        scales = torch.empty((rows, -(-columns // group)), dtype=torch.float32, device=device)
-        kind, width = (torch.int32, int4_words(columns)) if int4 else (FP8, columns)
+        scales = torch.empty((-(-columns // group), rows), dtype=torch.float32, device=device).T
+        kind, width = (torch.int32, columns // INT4_PER_WORD) if int4 else (FP8, columns)
         values = torch.empty((rows, width), dtype=kind, device=device)
         return cls(values, scales, torch.empty_like(scales) if int4 else None, group)
 
@@ -150,11 +153,6 @@ def paged_parts(
     expect("keys", keys, shape, (dtype,))
     expect("values", values, tuple(keys.shape), (dtype,))
     return keys, values, None, None
-
-
-def int4_words(columns: int) -> int:
-    """Words of a row of so many 4-bit numbers, whose last block may have some to spare."""
-    return -(-columns // INT4_BLOCK) * (INT4_BLOCK // 8)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from ..common.checks import FLOATS, expect
 from ..common.triton_launch import await_previous, chained
-from ..common.types import FP8, INT4_BLOCK, Fp8Matrix, GroupedMatrix, Matrix, Routing
+from ..common.types import FP8, INT4_PER_WORD, Fp8Matrix, GroupedMatrix, Matrix, Routing
 from ..elementwise.triton import activation
-from ..linear.triton_grouped import WORDS, group_scales, int4_plane, packs, within_group
+from ..linear.triton_grouped import int4_numbers, packs, within_group
 from ..linear.triton_quantize import quantize_rows
 from ..linear.triton_tiles import Tile
 from .reference import LEAST_SUM
@@ -143,8 +143,8 @@ def experts_mlp(
     parts = x.new_empty((pairs, dim))
     common = {
         "EXPERTS": experts, "EXPERTS_WIDTH": triton.next_power_of_2(experts), "BLOCK_M": tile.m, "BLOCK_N": tile.n,
-        "num_warps": tile.warps, "num_stages": tile.stages,
-        "PRECISION": "ieee" if x.dtype == torch.float32 else "tf32", "GELU": gelu, "WORDS": WORDS, **chained(x),
+        "num_warps": tile.warps, "num_stages": tile.stages, "GELU": gelu, "PER_WORD": INT4_PER_WORD,
+        "PRECISION": "ieee" if x.dtype == torch.float32 else "tf32", **chained(x),
     }  # fmt: skip
     _experts[(tiles * triton.cdiv(inner, tile.n),)](
         *_rows(x, gate_up), *_tensors(gate_up), order, ends, hidden, tiles, SHARED=choices, IN=dim, OUT=inner,
@@ -185,10 +185,11 @@ def _format(weight: Matrix, tile: Tile, x: Tensor) -> dict[str, int | bool]:
     fp8 = _in_fp8(weight)
     form: dict[str, int | bool] = {"FP8": fp8, "WIDENED": fp8 and not x.is_cuda, "PACKED": packs(x)}
     if not isinstance(weight, GroupedMatrix):
-        return form | {"GROUP": 0, "INT4": False, "BLOCK_K": tile.k}
-    int4 = weight.zeros is not None
+        return form | {"GROUP": 0, "ROW_STRIDE": 0, "GROUP_STRIDE": 0, "INT4": False, "BLOCK_K": tile.k}
+    int4, (row_stride, group_stride) = weight.zeros is not None, weight.scales.stride()
     return form | {
-        "GROUP": weight.group, "INT4": int4, "BLOCK_K": INT4_BLOCK if int4 else within_group(tile.k, weight),
+        "GROUP": weight.group, "ROW_STRIDE": row_stride, "GROUP_STRIDE": group_stride, "INT4": int4,
+        "BLOCK_K": within_group(128 if int4 else tile.k, weight),
     }  # fmt: skip
 
 
@@ -252,8 +253,8 @@ def _experts(
     x_ptr, x_scales_ptr, weight_ptr, scales_ptr, zeros_ptr, order_ptr, ends_ptr, out_ptr, tiles, SHARED: tl.constexpr,
     IN: tl.constexpr, OUT: tl.constexpr, GATED: tl.constexpr, EXPERTS: tl.constexpr, EXPERTS_WIDTH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, FP8: tl.constexpr, GROUP: tl.constexpr,
-    WIDENED: tl.constexpr, INT4: tl.constexpr, WORDS: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
-    GELU: tl.constexpr, CHAINED: tl.constexpr,
+    ROW_STRIDE: tl.constexpr, GROUP_STRIDE: tl.constexpr, WIDENED: tl.constexpr, INT4: tl.constexpr,
+    PER_WORD: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr, GELU: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """One tile of one expert's product, transposed: the weight is the first factor of the matrix unit, which may stay
     in registers.
@@ -279,31 +280,27 @@ def _experts(
     inside = column < OUT
     x_rows = x_ptr + (pair // SHARED * IN)[:, None]
     weight_row = expert * ROWS + column
-    GROUPS: tl.constexpr = (IN + GROUP - 1) // GROUP if GROUP else 0
-    row_groups = weight_row * GROUPS
+    row_scales = weight_row * ROW_STRIDE
+    up_scales = row_scales + OUT * ROW_STRIDE
     acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     second = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     if INT4:
-        OF_ROW: tl.constexpr = (IN + 8 * WORDS - 1) // (8 * WORDS) * WORDS
-        PLANE: tl.constexpr = 2 * WORDS
-        word_rows = weight_ptr + (weight_row * OF_ROW)[:, None] + tl.arange(0, WORDS)[None, :]
-        for block in range(OF_ROW // WORDS):
-            words = tl.load(word_rows + block * WORDS, mask=inside[:, None], other=0)
-            up_words = words
+        OF_BLOCK: tl.constexpr = BLOCK_K // PER_WORD
+        word_rows = weight_ptr + (weight_row * (IN // PER_WORD))[:, None]
+        for block in range(IN // BLOCK_K):
+            word = word_rows + (block * OF_BLOCK + tl.arange(0, OF_BLOCK))[None, :]
+            x = tl.load(x_rows + (block * BLOCK_K + tl.arange(0, BLOCK_K))[None, :], mask=real, other=0.0)
+            group = block * BLOCK_K // GROUP * GROUP_STRIDE
+            scale = tl.load(scales_ptr + row_scales + group, mask=inside, other=0.0)
+            zero = tl.load(zeros_ptr + row_scales + group, mask=inside, other=0.0)
+            weight = int4_numbers(tl.load(word, mask=inside[:, None], other=0), zero, x.dtype, PACKED)
+            acc += tl.dot(weight, x.T, input_precision=PRECISION) * scale[:, None]
             if GATED:
-                up_words = tl.load(word_rows + (OUT * OF_ROW + block * WORDS), mask=inside[:, None], other=0)
-            for plane in tl.static_range(4):
-                start = block * (4 * PLANE) + plane * PLANE
-                k = start + tl.arange(0, PLANE)
-                x = tl.load(x_rows + k[None, :], mask=real & (k < IN)[None, :], other=0.0)
-                scale, zero = group_scales(scales_ptr, zeros_ptr, row_groups, start, GROUPS, inside, GROUP)
-                weight = int4_plane(words, plane, zero, x.dtype, PACKED)
-                acc += tl.dot(weight, x.T, input_precision=PRECISION) * scale[:, None]
-                if GATED:
-                    up_groups = row_groups + OUT * GROUPS
-                    scale, zero = group_scales(scales_ptr, zeros_ptr, up_groups, start, GROUPS, inside, GROUP)
-                    weight = int4_plane(up_words, plane, zero, x.dtype, PACKED)
-                    second += tl.dot(weight, x.T, input_precision=PRECISION) * scale[:, None]
+                scale = tl.load(scales_ptr + up_scales + group, mask=inside, other=0.0)
+                zero = tl.load(zeros_ptr + up_scales + group, mask=inside, other=0.0)
+                words = tl.load(word + OUT * (IN // PER_WORD), mask=inside[:, None], other=0)
+                weight = int4_numbers(words, zero, x.dtype, PACKED)
+                second += tl.dot(weight, x.T, input_precision=PRECISION) * scale[:, None]
     else:
         weight_rows = weight_ptr + (weight_row * IN)[:, None]
         for start in range(0, IN, BLOCK_K):
@@ -314,7 +311,8 @@ def _experts(
             if WIDENED:
                 weight, x = weight.to(tl.float32), x.to(tl.float32)
             if GROUP:
-                scale = tl.load(scales_ptr + row_groups + start // GROUP, mask=inside, other=0.0)
+                group = start // GROUP * GROUP_STRIDE
+                scale = tl.load(scales_ptr + row_scales + group, mask=inside, other=0.0)
                 acc += tl.dot(weight, x.T, input_precision=PRECISION) * scale[:, None]
             else:
                 acc = tl.dot(weight, x.T, acc, input_precision=PRECISION, max_num_imprecise_acc=BLOCK_K)
@@ -323,8 +321,8 @@ def _experts(
                 if WIDENED:
                     weight = weight.to(tl.float32)
                 if GROUP:
-                    spot = row_groups + OUT * GROUPS + start // GROUP
-                    scale = tl.load(scales_ptr + spot, mask=inside, other=0.0)
+                    group = start // GROUP * GROUP_STRIDE
+                    scale = tl.load(scales_ptr + up_scales + group, mask=inside, other=0.0)
                     second += tl.dot(weight, x.T, input_precision=PRECISION) * scale[:, None]
                 else:
                     second = tl.dot(weight, x.T, second, input_precision=PRECISION, max_num_imprecise_acc=BLOCK_K)

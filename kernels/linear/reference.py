@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..common.checks import FLOATS, expect
-from ..common.types import FP8, INT4_BLOCK, Fp8Matrix, GroupedMatrix, Matrix
+from ..common.types import FP8, INT4_PER_WORD, Fp8Matrix, GroupedMatrix, Matrix
 
 # Below this many rows the CPU's matrix product takes another summation order, and a request alone would differ in
 # the last bit from the same request batched with others.
@@ -76,7 +76,7 @@ def dequantize(weight: Matrix) -> Tensor:
     scales = weight.scales.repeat_interleave(weight.group, 1)[:, :columns]
     if weight.zeros is None:
         return weight.values.float() * scales
-    return (unpack_int4(weight.values, columns).float() - weight.zeros.repeat_interleave(weight.group, 1)) * scales
+    return (unpack_int4(weight.values).float() - weight.zeros.repeat_interleave(weight.group, 1)) * scales
 
 
 def quantize_groups(weight: Tensor, group: int) -> GroupedMatrix:
@@ -92,20 +92,16 @@ def quantize_groups(weight: Tensor, group: int) -> GroupedMatrix:
 
 
 def pack_int4(numbers: Tensor) -> Tensor:
-    """numbers [out, in] of 4 bits -> words [out, words] int32. Columns are cut into blocks of `INT4_BLOCK`, and these
-    into four planes; bits 4n to 4n + 3 and 16 + 4n to 19 + 4n of word j of a block are columns 2j and 2j + 1 of its
-    plane n. The last block is filled with zeros."""
-    rows, columns = numbers.shape
-    padded = F.pad(numbers.to(torch.int32), (0, -columns % INT4_BLOCK))
-    planes = padded.view(rows, -1, 4, INT4_BLOCK // 8, 2)
-    words = torch.zeros_like(planes[:, :, 0, :, 0])
-    for plane in range(4):
-        words |= planes[:, :, plane, :, 0] << 4 * plane | planes[:, :, plane, :, 1] << 16 + 4 * plane
-    return words.flatten(1).contiguous()
+    """numbers [out, in] of 4 bits -> words [out, in / 8] int32. Bits 4n to 4n + 3 and 16 + 4n to 19 + 4n of a word are
+    its columns 2n and 2n + 1."""
+    pairs = numbers.to(torch.int32).contiguous().view(len(numbers), -1, INT4_PER_WORD // 2, 2)
+    words = torch.zeros_like(pairs[:, :, 0, 0])
+    for number, pair in enumerate(pairs.unbind(2)):
+        words |= pair[..., 0] << 4 * number | pair[..., 1] << 16 + 4 * number
+    return words
 
 
-def unpack_int4(words: Tensor, columns: int) -> Tensor:
+def unpack_int4(words: Tensor) -> Tensor:
     """The inverse of `pack_int4`, as uint8."""
-    blocks = words.view(len(words), -1, INT4_BLOCK // 8)
-    pairs = [torch.stack((blocks >> 4 * plane & 15, blocks >> 16 + 4 * plane & 15), -1) for plane in range(4)]
-    return torch.stack(pairs, 2).to(torch.uint8).flatten(1)[:, :columns]
+    shifts = [shift + half for shift in range(0, 16, 4) for half in (0, 16)]
+    return torch.stack([words >> shift & 15 for shift in shifts], -1).to(torch.uint8).flatten(1)

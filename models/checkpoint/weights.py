@@ -72,10 +72,10 @@ class TensorPlace:
             and isinstance(weight, GroupedMatrix)
             and (found.group, found.zeros is None) == (weight.group, weight.zeros is None)
         ):
-            scales, columns = self._own(found.scales).contiguous(), found.shape[1]
+            scales = self._own(found.scales).contiguous()
             if found.zeros is None:
                 return GroupedMatrix(self._own(found.values).contiguous(), scales, None, found.group)
-            values = found.values if self.part is None else pack_int4(self._own(unpack_int4(found.values, columns)))
+            values = found.values if self.part is None else pack_int4(self._own(unpack_int4(found.values)))
             return GroupedMatrix(values, scales, self._own(found.zeros).contiguous(), found.group)
         plain = found if isinstance(found, Tensor) else dequantize(found)
         plain = self._own(plain).to(weight.device)
