@@ -67,7 +67,7 @@ def fp8_blocks_linear(shape: Shape, tokens: int) -> Case:
     def in_groups(weight: Tensor) -> GroupedMatrix:
         rows, columns = weight.shape
         values, scales = quantize_rows(weight)
-        return GroupedMatrix(values, scales[:, None].expand(rows, columns // GROUP).contiguous(), None, GROUP)
+        return GroupedMatrix(values, scales[:, None].expand(rows, columns // GROUP), GROUP)
 
     return _grouped("fp8_blocks_linear", shape, tokens, shape.dim * 2 * shape.ff_dim, in_groups)
 

@@ -53,37 +53,40 @@ class Fp8Matrix:
 class GroupedMatrix:
     """A weight [out, in] of which `group` neighbouring columns of a row share a scale; the last group may be shorter.
 
-    `values`: [out, in] float8_e4m3fn, or numbers of 4 bits in words as `pack_int4` makes them: [out, words] int32.
-    `scales` [out, groups] float32. `zeros` [out, groups] float32, of 4-bit numbers alone, whole numbers that are
-    subtracted from them before the scale multiplies. Both may have any strides, the same ones: products read them
-    fastest where those of neighbouring rows are neighbours in memory, as `empty` makes them.
+    `values`: [out, in] float8_e4m3fn, or numbers of 4 bits in words as `pack_int4` makes them: [out, in / 8] int32.
+    `scales` float32: [out, groups], or of 4-bit numbers [out, groups, 2], each with the whole number that is subtracted
+    before it multiplies. Rows and groups may have any strides: products read them fastest where those of neighbouring
+    rows are neighbours in memory, as `empty` makes them.
     """
 
     values: Tensor
     scales: Tensor
-    zeros: Tensor | None
     group: int
 
     def __post_init__(self) -> None:
-        if self.zeros is None:
+        if self.int4:
+            expect("scales", self.scales, ("out", "groups", 2), (torch.float32,), contiguous=False)
+            if self.scales.stride(2) != 1:
+                raise ValueError(f"a scale and its zero must be neighbours, not {self.scales.stride(2)} apart")
+            words = self.shape[1] // INT4_PER_WORD
+            expect("values", self.values, (len(self.scales), words), (torch.int32,))
+        else:
             expect("values", self.values, ("out", "in"), (FP8,))
             rows, columns = self.values.shape
             expect("scales", self.scales, (rows, -(-columns // self.group)), (torch.float32,), contiguous=False)
-        else:
-            expect("scales", self.scales, ("out", "groups"), (torch.float32,), contiguous=False)
-            expect("zeros", self.zeros, tuple(self.scales.shape), (torch.float32,), contiguous=False)
-            if any(n > 1 and self.zeros.stride(i) != self.scales.stride(i) for i, n in enumerate(self.scales.shape)):
-                raise ValueError("zeros must have the strides of scales")
-            expect("values", self.values, (len(self.scales), self.shape[1] // INT4_PER_WORD), (torch.int32,))
+
+    @property
+    def int4(self) -> bool:
+        return self.scales.dim() == 3
 
     @property
     def shape(self) -> torch.Size:
-        rows, groups = self.scales.shape
-        return self.values.shape if self.zeros is None else torch.Size((rows, groups * self.group))
+        rows, groups = self.scales.shape[:2]
+        return torch.Size((rows, groups * self.group)) if self.int4 else self.values.shape
 
     @property
     def nbytes(self) -> int:
-        return self.values.nbytes + self.scales.nbytes + (0 if self.zeros is None else self.zeros.nbytes)
+        return self.values.nbytes + self.scales.nbytes
 
     @property
     def device(self) -> torch.device:
@@ -94,10 +97,10 @@ class GroupedMatrix:
         """Raise `ValueError` for sizes that the product cannot take."""
         if group % 32 or columns % 16 or (int4 and columns % group):
             raise ValueError(f"products with scales for {group} columns cannot take [{rows}, {columns}]")
-        scales = torch.empty((-(-columns // group), rows), dtype=torch.float32, device=device).T
         kind, width = (torch.int32, columns // INT4_PER_WORD) if int4 else (FP8, columns)
+        scales = torch.empty((-(-columns // group), rows, *(2,) * int4), dtype=torch.float32, device=device)
         values = torch.empty((rows, width), dtype=kind, device=device)
-        return cls(values, scales, torch.empty_like(scales) if int4 else None, group)
+        return cls(values, scales.transpose(0, 1), group)
 
 
 Matrix = Tensor | Fp8Matrix | GroupedMatrix

@@ -68,6 +68,5 @@ def _product(x: Tensor, weight: Matrix, rows: slice, fixed: bool) -> Tensor:
     if isinstance(weight, Fp8Matrix):
         return linear(x, Fp8Matrix(weight.values[rows], weight.scales[rows]))
     if isinstance(weight, GroupedMatrix):
-        zeros = None if weight.zeros is None else weight.zeros[rows]
-        return linear(x, GroupedMatrix(weight.values[rows], weight.scales[rows], zeros, weight.group), fixed)
+        return linear(x, GroupedMatrix(weight.values[rows], weight.scales[rows], weight.group), fixed)
     return linear(x, weight[rows], fixed)

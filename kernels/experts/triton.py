@@ -16,7 +16,7 @@ from ..common.checks import FLOATS, expect
 from ..common.triton_launch import await_previous, chained
 from ..common.types import FP8, INT4_PER_WORD, Fp8Matrix, GroupedMatrix, Matrix, Routing
 from ..elementwise.triton import activation
-from ..linear.triton_grouped import int4_numbers, packs, within_group
+from ..linear.triton_grouped import int4_numbers, packs, scales_and_zeros, within_group
 from ..linear.triton_quantize import quantize_rows
 from ..linear.triton_tiles import Tile
 from .reference import LEAST_SUM
@@ -167,7 +167,7 @@ def _expect_matrix(name: str, weight: Matrix, shape: tuple[int | str, int | str]
 
 
 def _in_fp8(weight: Matrix) -> bool:
-    return isinstance(weight, Fp8Matrix) or (isinstance(weight, GroupedMatrix) and weight.zeros is None)
+    return isinstance(weight, Fp8Matrix) or (isinstance(weight, GroupedMatrix) and not weight.int4)
 
 
 def _rows(x: Tensor, weight: Matrix) -> tuple[Tensor, Tensor | None]:
@@ -175,10 +175,8 @@ def _rows(x: Tensor, weight: Matrix) -> tuple[Tensor, Tensor | None]:
     return quantize_rows(x) if _in_fp8(weight) else (x, None)
 
 
-def _tensors(weight: Matrix) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    if isinstance(weight, Tensor):
-        return weight, None, None
-    return weight.values, weight.scales, weight.zeros if isinstance(weight, GroupedMatrix) else None
+def _tensors(weight: Matrix) -> tuple[Tensor, Tensor | None]:
+    return (weight, None) if isinstance(weight, Tensor) else (weight.values, weight.scales)
 
 
 def _format(weight: Matrix, tile: Tile, x: Tensor) -> dict[str, int | bool]:
@@ -186,10 +184,10 @@ def _format(weight: Matrix, tile: Tile, x: Tensor) -> dict[str, int | bool]:
     form: dict[str, int | bool] = {"FP8": fp8, "WIDENED": fp8 and not x.is_cuda, "PACKED": packs(x)}
     if not isinstance(weight, GroupedMatrix):
         return form | {"GROUP": 0, "ROW_STRIDE": 0, "GROUP_STRIDE": 0, "INT4": False, "BLOCK_K": tile.k}
-    int4, (row_stride, group_stride) = weight.zeros is not None, weight.scales.stride()
+    row_stride, group_stride = weight.scales.stride()[:2]
     return form | {
-        "GROUP": weight.group, "ROW_STRIDE": row_stride, "GROUP_STRIDE": group_stride, "INT4": int4,
-        "BLOCK_K": within_group(128 if int4 else tile.k, weight),
+        "GROUP": weight.group, "ROW_STRIDE": row_stride, "GROUP_STRIDE": group_stride, "INT4": weight.int4,
+        "BLOCK_K": within_group(128 if weight.int4 else tile.k, weight),
     }  # fmt: skip
 
 
@@ -250,7 +248,7 @@ def _place(
 
 @triton.jit(do_not_specialize=["tiles"])
 def _experts(
-    x_ptr, x_scales_ptr, weight_ptr, scales_ptr, zeros_ptr, order_ptr, ends_ptr, out_ptr, tiles, SHARED: tl.constexpr,
+    x_ptr, x_scales_ptr, weight_ptr, scales_ptr, order_ptr, ends_ptr, out_ptr, tiles, SHARED: tl.constexpr,
     IN: tl.constexpr, OUT: tl.constexpr, GATED: tl.constexpr, EXPERTS: tl.constexpr, EXPERTS_WIDTH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, FP8: tl.constexpr, GROUP: tl.constexpr,
     ROW_STRIDE: tl.constexpr, GROUP_STRIDE: tl.constexpr, WIDENED: tl.constexpr, INT4: tl.constexpr,
@@ -291,13 +289,11 @@ def _experts(
             word = word_rows + (block * OF_BLOCK + tl.arange(0, OF_BLOCK))[None, :]
             x = tl.load(x_rows + (block * BLOCK_K + tl.arange(0, BLOCK_K))[None, :], mask=real, other=0.0)
             group = block * BLOCK_K // GROUP * GROUP_STRIDE
-            scale = tl.load(scales_ptr + row_scales + group, mask=inside, other=0.0)
-            zero = tl.load(zeros_ptr + row_scales + group, mask=inside, other=0.0)
+            scale, zero = scales_and_zeros(scales_ptr + row_scales + group, inside)
             weight = int4_numbers(tl.load(word, mask=inside[:, None], other=0), zero, x.dtype, PACKED)
             acc += tl.dot(weight, x.T, input_precision=PRECISION) * scale[:, None]
             if GATED:
-                scale = tl.load(scales_ptr + up_scales + group, mask=inside, other=0.0)
-                zero = tl.load(zeros_ptr + up_scales + group, mask=inside, other=0.0)
+                scale, zero = scales_and_zeros(scales_ptr + up_scales + group, inside)
                 words = tl.load(word + OUT * (IN // PER_WORD), mask=inside[:, None], other=0)
                 weight = int4_numbers(words, zero, x.dtype, PACKED)
                 second += tl.dot(weight, x.T, input_precision=PRECISION) * scale[:, None]

@@ -33,7 +33,7 @@ def linear(x: Tensor, weight: Matrix, fixed: bool = False) -> Tensor:
 
 
 def _grouped_linear(x: Tensor, weight: GroupedMatrix) -> Tensor:
-    if weight.zeros is not None:
+    if weight.int4:
         return _padded_linear(x.float(), dequantize(weight)).to(x.dtype)
     values, scales = quantize_rows(x)
     return (_padded_linear(values.float(), dequantize(weight)) * scales[:, None]).to(x.dtype)
@@ -72,11 +72,10 @@ def dequantize(weight: Matrix) -> Tensor:
         return weight.values.float() * weight.scales[:, None]
     if not isinstance(weight, GroupedMatrix):
         return weight.float()
-    columns = weight.shape[1]
-    scales = weight.scales.repeat_interleave(weight.group, 1)[:, :columns]
-    if weight.zeros is None:
+    scales = weight.scales.repeat_interleave(weight.group, 1)[:, : weight.shape[1]]
+    if not weight.int4:
         return weight.values.float() * scales
-    return (unpack_int4(weight.values).float() - weight.zeros.repeat_interleave(weight.group, 1)) * scales
+    return (unpack_int4(weight.values).float() - scales[..., 1]) * scales[..., 0]
 
 
 def quantize_groups(weight: Tensor, group: int) -> GroupedMatrix:
@@ -88,7 +87,8 @@ def quantize_groups(weight: Tensor, group: int) -> GroupedMatrix:
     scales = ((most - least) / INT4_MAX).clamp_min(LEAST_SCALE)
     zeros = (-least / scales).round()
     numbers = (grouped / scales[..., None]).round() + zeros[..., None]
-    return GroupedMatrix(pack_int4(numbers.clamp(0, INT4_MAX).flatten(1)), scales, zeros, group)
+    numbers = numbers.clamp(0, INT4_MAX).flatten(1)
+    return GroupedMatrix(pack_int4(numbers), torch.stack((scales, zeros), -1), group)
 
 
 def pack_int4(numbers: Tensor) -> Tensor:

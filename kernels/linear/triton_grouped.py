@@ -19,14 +19,14 @@ from .triton_quantize import quantize_rows
 from .triton_tiles import Tile
 
 FEW_ROWS = 256  # up to which programs share the inner dimension
-MOST_SPLITS = 6
+MOST_SPLITS = 8
 PROGRAMS = 3 * 132  # that a card of 132 multiprocessors keeps busy while they wait for the weight
 
 # (largest number of rows, its tile): `m` rows of x, `n` of the weight, `k` columns at a time. Products of few rows wait
 # for the weight: many loads are on their way. All fit cards of 99 KB shared memory.
 _INT4 = [
-    (16, Tile(16, 128, 128, 4, 4)),
-    (32, Tile(32, 128, 128, 4, 4)),
+    (16, Tile(16, 128, 128, 4, 3)),
+    (32, Tile(32, 128, 128, 4, 3, 168)),
     (64, Tile(64, 128, 128, 4, 3)),
     (1 << 31, Tile(128, 64, 128, 4, 3)),
 ]
@@ -65,15 +65,14 @@ def _product(x: Tensor, weight: GroupedMatrix, tile: Tile, splits: int) -> Tenso
     out = x.new_empty((splits, tokens, columns), dtype=x.dtype if splits == 1 else torch.float32)
     if not tokens or not columns:
         return out
-    int4 = weight.zeros is not None
-    rows, x_scales = (x, None) if int4 else quantize_rows(x)
+    rows, x_scales = (x, None) if weight.int4 else quantize_rows(x)
     block_k = within_group(tile.k, weight)
     _grouped[(triton.cdiv(tokens, tile.m) * triton.cdiv(columns, tile.n), splits)](
-        rows, x_scales, weight.values, weight.scales, weight.zeros, out, tokens, columns, inner,
-        *weight.scales.stride(), triton.cdiv(triton.cdiv(inner, block_k), splits), GROUP=weight.group, BLOCK_T=tile.m,
-        BLOCK_N=tile.n, BLOCK_K=block_k, INT4=int4, PER_WORD=INT4_PER_WORD, PACKED=packs(x),
-        WIDENED=not int4 and not x.is_cuda, PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
-        num_warps=tile.warps, num_stages=tile.stages, **chained(out),
+        rows, x_scales, weight.values, weight.scales, out, tokens, columns, inner, *weight.scales.stride()[:2],
+        triton.cdiv(triton.cdiv(inner, block_k), splits), GROUP=weight.group, BLOCK_T=tile.m, BLOCK_N=tile.n,
+        BLOCK_K=block_k, INT4=weight.int4, PER_WORD=INT4_PER_WORD, PACKED=packs(x),
+        WIDENED=not weight.int4 and not x.is_cuda, PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
+        num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers, **chained(out),
     )  # fmt: skip
     return out
 
@@ -91,17 +90,16 @@ def packs(x: Tensor) -> bool:
 
 
 def _tile(tokens: int, dtype: torch.dtype, weight: GroupedMatrix, fixed: bool) -> Tile:
-    int4 = weight.zeros is not None
     if dtype == torch.float32:
         return _WIDE
     if fixed:
-        return _INT4_FIXED if int4 else _FP8_FIXED
-    return next(tile for most, tile in (_INT4 if int4 else _FP8) if tokens <= most)
+        return _INT4_FIXED if weight.int4 else _FP8_FIXED
+    return next(tile for most, tile in (_INT4 if weight.int4 else _FP8) if tokens <= most)
 
 
 @triton.jit(do_not_specialize=["tokens", "share"])
 def _grouped(
-    x_ptr, x_scales_ptr, weight_ptr, scales_ptr, zeros_ptr, out_ptr, tokens, columns, inner, row_stride, group_stride,
+    x_ptr, x_scales_ptr, weight_ptr, scales_ptr, out_ptr, tokens, columns, inner, row_stride, group_stride,
     share, GROUP: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     INT4: tl.constexpr, PER_WORD: tl.constexpr, PACKED: tl.constexpr, WIDENED: tl.constexpr, PRECISION: tl.constexpr,
     CHAINED: tl.constexpr,
@@ -109,9 +107,10 @@ def _grouped(
     """One tile of one part of the product, which sums over `share` blocks of columns, each within a group. Programs
     beside each other read the same tile of the weight.
 
-    x [tokens, inner]; weight [columns, inner], or INT4 words [columns, inner / PER_WORD]; scales, and with INT4 zeros,
-    [columns, groups] float32 of the strides given; out [parts, tokens, columns]. Without INT4 x and weight are in FP8,
-    with x_scales [tokens] float32. WIDENED: FP8 becomes float32 first, for an interpreter, which cannot multiply it.
+    x [tokens, inner], weight [columns, inner], scales [columns, groups] float32 of the strides given, out [parts,
+    tokens, columns]. With INT4 the weight is words [columns, inner / PER_WORD], and scales [columns, groups, 2] have
+    zeros. Without, x and weight are in FP8, with x_scales [tokens] float32. WIDENED: FP8 becomes float32 first, for an
+    interpreter, which cannot multiply it.
     """
     await_previous(CHAINED)
     tiles_t = tl.cdiv(tokens, BLOCK_T)
@@ -129,14 +128,14 @@ def _grouped(
     for block in range(split * share, tl.minimum(split * share + share, tl.cdiv(inner, BLOCK_K))):
         k = block * BLOCK_K + tl.arange(0, BLOCK_K)
         spot = row_scales + block * BLOCK_K // GROUP * group_stride
-        scale = tl.load(scales_ptr + spot, mask=inside, other=0.0)
         if INT4:
             x = tl.load(x_rows[:, None] + k[None, :], mask=real[:, None], other=0.0)
             word = block * OF_BLOCK + tl.arange(0, OF_BLOCK)
             words = tl.load(stored + word[None, :], mask=inside[:, None], other=0)
-            zero = tl.load(zeros_ptr + spot, mask=inside, other=0.0)
+            scale, zero = scales_and_zeros(scales_ptr + spot, inside)
             weight = int4_numbers(words, zero, x.dtype, PACKED)
         else:
+            scale = tl.load(scales_ptr + spot, mask=inside, other=0.0)
             known = (k < inner)[None, :]
             x = tl.load(x_rows[:, None] + k[None, :], mask=real[:, None] & known, other=0.0)
             weight = tl.load(stored + k[None, :], mask=inside[:, None] & known, other=0.0)
@@ -147,6 +146,13 @@ def _grouped(
         acc *= tl.load(x_scales_ptr + token, mask=real, other=0.0)[None, :]
     spot = (split * tokens + token).to(tl.int64)[:, None] * columns + column[None, :]
     tl.store(out_ptr + spot, acc.T.to(out_ptr.dtype.element_ty), mask=real[:, None] & inside[None, :])
+
+
+@triton.jit
+def scales_and_zeros(pointers, inside):
+    """The scales and zeros [N] of 4-bit numbers, from pointers [N] to the scales. They come in one reading, which the
+    compiler starts turns ahead, since the zeros are needed for the product."""
+    return tl.split(tl.load(pointers[:, None] + tl.arange(0, 2)[None, :], mask=inside[:, None], other=0.0))
 
 
 @triton.jit

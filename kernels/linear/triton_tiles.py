@@ -7,10 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The work of one program: `m` rows by `n` columns, `k` of the inner dimension at a time."""
+    """The work of one program: `m` rows by `n` columns, `k` of the inner dimension at a time.
+
+    `registers`: the most of a thread, where fewer let more programs share a multiprocessor; None: any number.
+    """
 
     m: int
     n: int
     k: int
     warps: int
     stages: int
+    registers: int | None = None

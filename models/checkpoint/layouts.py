@@ -93,7 +93,7 @@ class Fp8Layout(Layout):
         values, scales = tensors["weight"], tensors[self.scale_name].float()
         if self.strategy == "block":
             down, across = self.block
-            return GroupedMatrix(values, scales.repeat_interleave(min(down, rows), 0)[:rows].contiguous(), None, across)
+            return GroupedMatrix(values, scales.repeat_interleave(min(down, rows), 0)[:rows].contiguous(), across)
         return Fp8Matrix(values, scales.reshape(-1).expand(rows).contiguous())
 
     @property
@@ -151,7 +151,7 @@ class Int4Layout(Layout):
     def made(self, numbers: Tensor, scales: Tensor, zeros: Tensor, of_column: Tensor | None) -> Matrix:
         """The matrix of numbers [N, K], scales and zeros [N, groups], and the group of each column, if it is said."""
         columns, groups = numbers.shape[1], scales.shape[1]
-        scales, zeros = scales.float().contiguous(), zeros.float().contiguous()
+        scales, zeros = scales.float(), zeros.float()
         if of_column is not None:
             if not 0 <= int(of_column.min()) <= int(of_column.max()) < groups:
                 raise ValueError(f"g_idx names groups that are not among {groups}")
@@ -160,7 +160,7 @@ class Int4Layout(Layout):
                     raise ValueError("g_idx is not in order, but the configuration has no desc_act or actorder")
                 index = of_column.long()
                 return (numbers.float() - zeros[:, index]) * scales[:, index]
-        return GroupedMatrix(pack_int4(numbers), scales, zeros, columns // groups)
+        return GroupedMatrix(pack_int4(numbers), torch.stack((scales, zeros), -1), columns // groups)
 
     def __str__(self) -> str:
         size = "a scale for each row" if self._whole else f"groups of {self.columns_per_scale}"

@@ -58,9 +58,6 @@ class TensorPlace:
         own = self._in_form(found, weight)
         weight.values[rows] = own.values
         weight.scales[rows] = own.scales
-        if isinstance(weight, GroupedMatrix) and isinstance(own, GroupedMatrix) and weight.zeros is not None:
-            assert own.zeros is not None
-            weight.zeros[rows] = own.zeros
 
     def _in_form(self, found: Matrix, weight: Fp8Matrix | GroupedMatrix) -> Fp8Matrix | GroupedMatrix:
         """This device's part of a matrix, in the form of `weight`."""
@@ -70,22 +67,19 @@ class TensorPlace:
         if (
             isinstance(found, GroupedMatrix)
             and isinstance(weight, GroupedMatrix)
-            and (found.group, found.zeros is None) == (weight.group, weight.zeros is None)
+            and (found.group, found.int4) == (weight.group, weight.int4)
         ):
-            scales = self._own(found.scales).contiguous()
-            if found.zeros is None:
-                return GroupedMatrix(self._own(found.values).contiguous(), scales, None, found.group)
-            values = found.values if self.part is None else pack_int4(self._own(unpack_int4(found.values)))
-            return GroupedMatrix(values, scales, self._own(found.zeros).contiguous(), found.group)
+            values = found.values
+            if self.part is not None:
+                values = pack_int4(self._own(unpack_int4(values))) if found.int4 else self._own(values).contiguous()
+            return GroupedMatrix(values, self._own(found.scales).contiguous(), found.group)
         plain = found if isinstance(found, Tensor) else dequantize(found)
         plain = self._own(plain).to(weight.device)
         if isinstance(weight, Fp8Matrix):
             return Fp8Matrix(*quantize_rows(plain))
-        if weight.zeros is None:  # random ones: those of a checkpoint are stored so
+        if not weight.int4:  # random ones: those of a checkpoint are stored so
             values, scales = quantize_rows(plain)
-            return GroupedMatrix(
-                values, scales[:, None].expand(weight.scales[: len(plain)].shape).contiguous(), None, weight.group
-            )
+            return GroupedMatrix(values, scales[:, None].expand(weight.scales[: len(plain)].shape), weight.group)
         return quantize_groups(plain, weight.group)
 
     def _own(self, tensor: Tensor) -> Tensor:

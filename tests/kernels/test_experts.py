@@ -127,7 +127,7 @@ def in_groups(weight: Matrix, int4: bool) -> GroupedMatrix:
         return quantize_groups(weight, 32)
     scales = torch.linspace(0.5, 2, weight.numel() // 32, device=weight.device).view(len(weight), -1)
     values = (weight.float() / scales.repeat_interleave(32, 1)).to(torch.float8_e4m3fn)
-    return GroupedMatrix(values, scales, None, 32)
+    return GroupedMatrix(values, scales, 32)
 
 
 @pytest.mark.parametrize("dtype", part([torch.float32, *NARROW], 3))

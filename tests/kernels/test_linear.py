@@ -126,10 +126,10 @@ def grouped(rows: int, columns: int, group: int, int4: bool) -> GroupedMatrix:
     scales = torch.rand((rows, groups), generator=generator) + 0.5
     if not int4:
         values = torch.randn((rows, columns), generator=generator).to(torch.float8_e4m3fn)
-        return GroupedMatrix(values.to(DEVICE), scales.to(DEVICE), None, group)
+        return GroupedMatrix(values.to(DEVICE), scales.to(DEVICE), group)
     words = reference.pack_int4(torch.randint(0, 16, (rows, columns), generator=generator))
     zeros = torch.randint(0, 16, (rows, groups), generator=generator).float()
-    return GroupedMatrix(words.to(DEVICE), (scales / 8).to(DEVICE), zeros.to(DEVICE), group)
+    return GroupedMatrix(words.to(DEVICE), torch.stack((scales / 8, zeros), -1).to(DEVICE), group)
 
 
 @pytest.mark.parametrize(("dtype", "fixed"), [(torch.float32, False), *((dtype, True) for dtype in NARROW)], ids=str)
@@ -168,7 +168,7 @@ def test_a_word_has_eight_neighbours_in_pairs() -> None:
     words = reference.pack_int4(numbers)
     assert (words[0] == torch.tensor([0x75316420, 0xFDB9ECA8 - (1 << 32)])).all()
     assert torch.equal(reference.unpack_int4(words).long(), numbers)
-    weight = GroupedMatrix(reference.pack_int4(numbers.repeat(1, 2)), torch.full((2, 1), 0.5), torch.ones((2, 1)), 32)
+    weight = GroupedMatrix(reference.pack_int4(numbers.repeat(1, 2)), torch.tensor([0.5, 1.0]).expand(2, 1, 2), 32)
     assert torch.equal(reference.dequantize(weight), (numbers.repeat(1, 2) - 1) / 2)
 
 
@@ -184,12 +184,14 @@ def test_int4_rounds_to_the_nearest_of_sixteen_steps() -> None:
 
 def test_scales_of_groups_of_another_shape_are_refused() -> None:
     good = grouped(16, 64, 32, int4=True)
-    with pytest.raises(ValueError, match=r"zeros must be \[16, 1\] float32, not \[16, 2\]"):
-        GroupedMatrix(good.values, good.scales[:, :1].contiguous(), good.zeros, 32)
+    with pytest.raises(ValueError, match=r"scales must be \[out, groups, 2\] float32, not \[16, 2, 1\]"):
+        GroupedMatrix(good.values, good.scales[:, :, :1], 32)
+    with pytest.raises(ValueError, match="a scale and its zero must be neighbours, not 2 apart"):
+        GroupedMatrix(good.values, good.scales.transpose(1, 2), 32)
     with pytest.raises(ValueError, match=r"values must be \[16, 8\] int32, not \[16, 4\]"):
-        GroupedMatrix(good.values[:, :4].contiguous(), good.scales, good.zeros, 32)
+        GroupedMatrix(good.values[:, :4].contiguous(), good.scales, 32)
     with pytest.raises(ValueError, match=r"values must be \[out, in\] float8_e4m3fn, not"):
-        GroupedMatrix(good.values, good.scales, None, 32)
+        GroupedMatrix(good.values, good.scales[..., 0], 32)
     with pytest.raises(ValueError, match=r"scales for 48 columns cannot take \[16, 96\]"):
         GroupedMatrix.empty(16, 96, 48, True, torch.device("cpu"))
     with pytest.raises(ValueError, match=r"x must be \[T, 64\]"):
