@@ -72,6 +72,26 @@ class Continuation(NamedTuple):
     drafted: Longs = np.zeros(0, np.int64)
 
 
+class _Settling:
+    """The tokens that settle in a step, as a `Continuation` has them. It `goes_on` if an open position ends them."""
+
+    def __init__(self) -> None:
+        self.tokens, self.found = list[int](), list[int]()
+        self.ends = self.goes_on = False
+
+    def add(self, token: int, found: int) -> None:
+        self.tokens.append(token)
+        self.found.append(found)
+
+    def force(self, tokens: list[int]) -> None:
+        self.tokens += tokens
+        self.found += [FORCED] * len(tokens)
+
+    def end(self, token: int, found: int) -> None:
+        self.add(token, found)
+        self.ends = True
+
+
 class GrammarGuide:
     """Leads the answer of one request along its constraint."""
 
@@ -121,51 +141,49 @@ class GrammarGuide:
         `part` of the result begins at canvas position `first`. `chosen` are the positions of it that a host commit rule
         commits, which leaves no drafts; None: the decoder's rule is one of the device.
         """
-        proposals, on_device = result.proposals[part], chosen is None
+        proposals = result.proposals[part]
         canvas = result.tokens[part] if chosen is None else np.where(chosen, proposals, self._mask_id)
+        text = self._follow(canvas, proposals, first, frontier, part.start)
+        if self.constraint.finished and not text.ends and frontier + len(text.tokens) < self._length:
+            text.end(int(self._ends.argmax()), FORCED)
+        self._stuck = not text.tokens  # and it would be for ever
+        if text.tokens:
+            self._allowed = None
+        after = frontier + len(text.tokens) + 1 - first  # the position before it stays open
+        rest = slice(after, None if text.goes_on and chosen is None else after)
+        drafted = self._draft(first + after, canvas[rest], result.confidence[part][rest])
+        return Continuation(text.tokens, text.found, text.ends, drafted)
+
+    def _follow(self, canvas: Ints, proposals: Ints, first: int, frontier: int, start: int) -> _Settling:
+        """The tokens that settle, of what has committed (`canvas` [n]) and what was proposed (`proposals` [n]) from
+        position `first` of the canvas, and `start` of the result, on: up to a mask, an end, or what the grammar does
+        not continue with."""
         seen = np.where(canvas == self._mask_id, proposals, canvas)
-        tokens, found = list[int](), list[int]()
-        ends = goes_on = False
-        while not self.failed and (at := frontier + len(tokens) - first) < len(canvas):
-            token, position = int(canvas[at] if tokens else proposals[at]), first + at
+        text = _Settling()
+        while not self.failed and (at := frontier + len(text.tokens) - first) < len(canvas):
+            token, position = int(canvas[at] if text.tokens else proposals[at]), first + at
             if token == self._mask_id:
-                goes_on = True
+                text.goes_on = True
                 break
             closes = bool(self._ends[token]) and not self.constraint.complete
             if closes:
-                if tokens or self._closer is None:
+                if text.tokens or self._closer is None:
                     break
                 token = self._closer
             elif self._ends[token]:
-                ends = True
-                tokens.append(token)
-                found.append(part.start + at)
+                text.end(token, start + at)
                 break
             if not self.constraint.accept(token, self._length - position):
-                closing = self._force(position, self._length)  # nothing, unless it is time to close
-                tokens += closing
-                found += [FORCED] * len(closing)
+                text.force(self._force(position, self._length))  # nothing, unless it is time to close
                 break
-            tokens.append(token)
             drafted = token == self.drafts[position]
-            found.append(FORCED if closes else DRAFTED if drafted else part.start + at)
+            text.add(token, FORCED if closes else DRAFTED if drafted else start + at)
             forced = self._force(position + 1, self._length)
-            tokens += forced
-            found += [FORCED] * len(forced)
+            text.force(forced)
             expected = seen[at + 1 :][: len(forced)].tolist()
             if closes or expected != forced[: len(expected)]:
                 break  # what follows belongs to another text
-        if self.constraint.finished and not ends and frontier + len(tokens) < self._length:
-            ends = True
-            tokens.append(int(self._ends.argmax()))
-            found.append(FORCED)
-        self._stuck = not tokens  # and it would be for ever
-        if tokens:
-            self._allowed = None
-        after = frontier + len(tokens) + 1 - first  # the position before it stays open
-        rest = slice(after, None if goes_on and on_device else after)
-        drafted = self._draft(first + after, canvas[rest], result.confidence[part][rest])
-        return Continuation(tokens, found, ends, drafted)
+        return text
 
     def _draft(self, start: int, canvas: Ints, confidence: Doubles) -> Longs:
         """Replace the drafts by the tokens `canvas` [n] from position `start` on, without end tokens, and without those

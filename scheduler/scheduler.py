@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
@@ -30,13 +30,13 @@ from .lane_status import EndSpan, LaneSnapshot, PredictedEnd, lane_statuses, pre
 from .layout import Holding
 from .memory.pages import Limits, Pool
 from .memory.prefix_cache import PrefixCache
+from .prompt_room import PromptRoom, score_ends
 from .request import Ended, Load, Outcome, Request, State, Update
 from .scored_sequence import ScoredSequence
 from .sequence import NO_END, PlannedRequest, Sequence
-from .step_cost import SHORT_ROOM, Budget, Halving, Pacing
+from .step_cost import Budget, Halving, Pacing
 from .turns import Turns
 
-SCORED_TOKENS = 512  # positions of a step that score given tokens while others wait for their answers
 SHORT = 256  # positions of a step that a list is as fast for as numpy
 # A rule, a policy, a cache or a grammar raised.
 FAULT = "request %d ends: what decides for it failed"
@@ -45,14 +45,6 @@ WAITING, RUNNING, STEPPING, LEAVING, FINISHED = State  # looked up once: each ac
 
 class QueueFull(Exception):
     """The queue is full, and the client has its part of it."""
-
-
-class OpenPrompt(NamedTuple):
-    """A request whose prompt is computed from `start` to `end` before its first forward, or with it."""
-
-    sequence: Sequence
-    start: int
-    end: int
 
 
 class StepInFlight(NamedTuple):
@@ -93,7 +85,7 @@ class Scheduler:
         self.waiting, self.running = dict[int, Sequence](), dict[int, Sequence]()
         self.pattern = pattern
         self._lanes = LaneCounts()
-        self._turns, self._prompt_turns = Turns(), Turns()  # to be admitted, and to compute prompts
+        self._turns, self._prompts = Turns(), PromptRoom(self.limits, pattern)
         self._prefixes = PrefixCache(self.pages, limits.page_size, limits.prefix_sharing)
         self._vocabulary, self._step = vocabulary, 0
         self._pages_together = dict[tuple[int, ...], frozenset[int]]()  # the pages of requests that run together
@@ -181,9 +173,7 @@ class Scheduler:
                 sequence.move(STEPPING)
                 step[sequence.id] = planned
                 ends[sequence.id] = planned.window.end
-                if planned.prompt_tokens:
-                    request = sequence.request
-                    self._prompt_turns.take(request.client, cost=planned.prompt_tokens / request.weight)
+                self._prompts.take(planned)
         if not step:
             return None
         requests = [*step.values()]
@@ -336,11 +326,13 @@ class Scheduler:
             ready, lost = [], len(self._lost)
             self._admit()
             free = [sequence for sequence in self.running.values() if sequence.state is RUNNING]
-            prompts = self._open_prompts(free)
-            ends = self._score_ends(free)
+            prompts, in_flight = self._prompts.open(free), self._requests_in_flight()
+            alone = all(isinstance(sequence, ScoredSequence) for sequence in self.running.values())
+            ends = {} if alone else score_ends(free, in_flight)
             ready += self._planned([sequence for sequence in free if sequence.id not in prompts], ends)
             if prompts:
-                ends = self._prompt_ends(prompts, sum([planned.tokens for planned in ready]))
+                work = sum([planned.tokens for planned in ready])
+                ends = self._prompts.ends([*prompts.values()], in_flight, work, self.pacing)
                 ready += self._planned([prompt.sequence for prompt in prompts.values()], ends)
                 ready.sort(key=lambda planned: (planned.sequence.served_at, planned.sequence.id))
             if lost == len(self._lost):
@@ -362,79 +354,14 @@ class Scheduler:
                 self._lost.append(self._fail(sequence))
         return found
 
-    def _open_prompts(self, free: list[Sequence]) -> dict[int, OpenPrompt]:
-        """The requests whose prompt is computed within a limit, by id. Clients take turns, and of one client whoever
-        was admitted first goes first."""
-        if not self.limits.prefill_tokens:
-            return {}
-        new = [sequence for sequence in free if not sequence.steps]
-        new.sort(key=lambda one: self._prompt_turns.begin(one.request.client))
-        prompts = [OpenPrompt(sequence, *sequence.open_prompt()) for sequence in new]
-        return {prompt.sequence.id: prompt for prompt in prompts if prompt.start < prompt.end}
-
-    def _prompt_ends(self, prompts: dict[int, OpenPrompt], work: int) -> dict[int, int]:
-        """The position up to which each request may compute its prompt in the next step, by id; 0: it waits. A limit
-        bounds the prompt positions of all steps in flight together, so that requests that run, whose next steps have
-        `work` positions, go on beside them. With `pacing` it follows the cost of steps while a long prompt is open:
-        short ones then go first, and get half of it at most."""
-        found: dict[int, int] = {}
-        in_flight = [planned for step in self._in_flight for planned in step.requests]
-        taken, most = sum([planned.prompt_tokens for planned in in_flight]), self.limits.prefill_tokens
-        if self.pacing is None:
-            self._add_chunks(found, prompts.values(), most - taken)
-            return found
-        short = [prompt for prompt in prompts.values() if prompt.end <= self.pacing.short_prompt]
-        long = [prompt for prompt in prompts.values() if prompt.end > self.pacing.short_prompt]
-        if not long:
-            self._add_chunks(found, short, min(max(SHORT_ROOM, self.pattern.block_size), most) - taken)
-            return found
-        work += sum([planned.tokens for planned in in_flight]) - taken
-        room = self.pacing.room(work, max(prompt.start for prompt in prompts.values()), most)
-        half = max(room // 2, self.pattern.block_size)
-        taken += self._add_chunks(found, short, half - taken)
-        self._add_chunks(found, long, room - taken)
-        return found
-
-    def _add_chunks(self, found: dict[int, int], prompts: Iterable[OpenPrompt], room: int) -> int:
-        """Add the end of the next chunk of each of the `prompts` to those that were `found`, of `room` positions in
-        all. Returns how many they are."""
-        taken = 0
-        for sequence, start, end in prompts:
-            stop = self._chunk_end(start, min(end, start + room - taken), end) if sequence.may_begin(found) else start
-            found[sequence.id] = stop if stop > start else 0
-            taken += stop - start
-        return taken
-
-    def _score_ends(self, free: list[Sequence]) -> dict[int, int]:
-        """The positions that each request may compute in the next step to score tokens, by id; 0: it waits. A limit
-        bounds those of all steps in flight together while other requests run, but for one row, as `_prompt_ends` does
-        for prompts. The longest waiting goes first."""
-        scoring = [sequence for sequence in free if isinstance(sequence, ScoredSequence)]
-        if not scoring or all(isinstance(sequence, ScoredSequence) for sequence in self.running.values()):
-            return {}
-        in_flight = [planned for step in self._in_flight for planned in step.requests]
-        room = SCORED_TOKENS - sum(one.tokens for one in in_flight if isinstance(one.sequence, ScoredSequence))
-        found: dict[int, int] = {}
-        for sequence in sorted(scoring, key=attrgetter("served_at", "id")):
-            length = sequence.request.length
-            rows = min(sequence.most_rows, max(1, room // length)) if room > 0 else 0
-            found[sequence.id] = rows * length
-            room -= rows * length
-        return found
-
-    def _chunk_end(self, start: int, limit: int, end: int) -> int:
-        """The end of a chunk of a prompt from `start` up to `limit`: that of the prompt if it is in reach, or the last
-        border of pages, or of blocks."""
-        if limit == end:
-            return end
-        page = limit - limit % self.limits.page_size
-        return page if page > start else max(start, self.pattern.floor(limit))
+    def _requests_in_flight(self) -> list[PlannedRequest]:
+        return [planned for step in self._in_flight for planned in step.requests]
 
     def _fair(self, ready: list[PlannedRequest]) -> list[PlannedRequest]:
         """Those that are `ready`, without those by which one client would make a step take more than twice as long as
         it takes for the others. One request of each client goes all the same, the longest waiting of those that may
         begin: one that waits for a prompt of its own client would take the turn of the request that computes it."""
-        in_flight = [planned for step in self._in_flight for planned in step.requests]
+        in_flight = self._requests_in_flight()
         if len({planned.sequence.request.client for planned in (*in_flight, *ready)}) < 2:
             return ready
         ready = _able_to_begin(ready)
@@ -463,7 +390,7 @@ class Scheduler:
         wanted = sum([planned.tokens for planned in ready])
         if self.halving is None:
             return wanted
-        in_flight = sum(planned.tokens for step in self._in_flight for planned in step.requests)
+        in_flight = sum(planned.tokens for planned in self._requests_in_flight())
         if self.halving.pays(wanted + in_flight):
             return -(-(wanted + in_flight) // 2)
         return 0 if self._in_flight else wanted

@@ -15,6 +15,8 @@ from .tiles import AttentionPlan, AttentionWindow
 # torch takes queries in blocks of some multiple of these many, and sums a last block of one or two otherwise.
 BLOCK_ROWS = 32
 FEW_ROWS = 2
+# It sums the weights of a query's keys in vectors of at most these many, and those left over by themselves.
+VECTOR_KEYS = 16
 
 
 def paged_attention(
@@ -66,7 +68,8 @@ def paged_attention(
                 own = canvas_start if canvas_start >= 0 else limit - 1
                 first = max(0, own - window.size + 1)
             seen = slice(first, limit)
-            out[part] = sdpa(queries[part].transpose(0, 1), k[:, seen], v[:, seen], masked, scale)
+            attend = sdpa_of_one if block_size == 1 and canvas_start < 0 else sdpa
+            out[part] = attend(queries[part].transpose(0, 1), k[:, seen], v[:, seen], masked, scale)
     return out.flatten(1)
 
 
@@ -94,7 +97,7 @@ def _attend_causally(
         keys, values = (
             kv[:, : at + 1] if not offset else torch.cat((kv[:, :before], kv[:, own]), dim=1) for kv in (k, v)
         )
-        out[token : token + 1] = sdpa(queries[token : token + 1].transpose(0, 1), keys, values)
+        out[token : token + 1] = sdpa_of_one(queries[token : token + 1].transpose(0, 1), keys, values)
 
 
 def _parts(positions: Tensor | None, start: int, end: int, block_size: int, length: int) -> list[tuple[slice, int]]:
@@ -126,6 +129,19 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, masked: Tensor | None = None, scale: f
     return (out[0] if len(out) == 1 else torch.cat(out, dim=1)).transpose(0, 1)
 
 
+def sdpa_of_one(q: Tensor, k: Tensor, v: Tensor, masked: Tensor | None = None, scale: float | None = None) -> Tensor:
+    """`sdpa` of a single query of a causal row, with the bits that torch finds for the whole row under a causal mask.
+
+    So q is one of many queries, and keys that it does not see fill up the last vector of keys.
+    """
+    keys = k.shape[1]
+    k, v = (F.pad(kv, (0, 0, 0, -keys % VECTOR_KEYS)) for kv in (k, v))
+    seen = (torch.arange(k.shape[1], device=q.device) < keys).repeat(MIN_ROWS, 1)
+    if masked is not None:
+        seen[:, masked] = False
+    return _torch_sdpa(F.pad(q, (0, 0, 0, MIN_ROWS - 1)), k, v, seen, scale)[:, :1].transpose(0, 1)
+
+
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, masked: Tensor | None, whole: bool, scale: float | None) -> Tensor:
     """As `sdpa`, but [H, queries, D]. `whole`: torch sums these queries in whole blocks, even if the row has only a
     few of them; else they are the few that it sums otherwise."""
@@ -136,6 +152,10 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, masked: Tensor | None, whole: bool, s
     if masked is not None:
         seen = torch.ones((q.shape[1], k.shape[1]), dtype=torch.bool, device=q.device)
         seen[:queries].scatter_(1, masked[:, None], value=False)
+    return _torch_sdpa(q, k, v, seen, scale)[:, :queries]
+
+
+def _torch_sdpa(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, scale: float | None) -> Tensor:
+    """q [H, queries, D] attends to k, v [G, keys, D] where seen [queries, keys] allows it: [H, queries, D]."""
     grouped = q.shape[0] != k.shape[0]
-    found = F.scaled_dot_product_attention(q[None], k[None], v[None], seen, scale=scale, enable_gqa=grouped)
-    return found[0, :, :queries]
+    return F.scaled_dot_product_attention(q[None], k[None], v[None], seen, scale=scale, enable_gqa=grouped)[0]

@@ -9,7 +9,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..common.types import PLAIN, GroupedMatrix, Matrix, PagedHeads, QkNorm
-from ..elementwise.triton import add_rms_norm_of, rope_write_kv_of, swiglu
+from ..elementwise.triton import rope_write_kv_of, swiglu
+from ..elementwise.triton_norms import add_rms_norm_of
 from ..linear.triton import linear
 from ..linear.triton_grouped import grouped_parts
 from ..linear.triton_streamed import streamed, streams

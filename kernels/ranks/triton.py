@@ -20,7 +20,7 @@ from torch import Tensor
 from ..common.checks import FLOATS, expect
 from ..common.triton_launch import await_previous, chained
 from ..common.types import Mailbox, Matrix
-from ..elementwise.triton import sum_of
+from ..elementwise.triton_norms import sum_of
 from ..fused.triton import product_parts
 
 MOST_FLAGS = 64  # rows that wait each by itself

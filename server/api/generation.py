@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from .. import errors
-from ..engine.messages import AnswerOptions, AnswerSource, Delta, Finish, Grammar
+from ..engine.messages import AnswerOptions, AnswerSource, Delta, Finish, GivenTokens, Grammar
 from ..http.body import JsonRoute
 from ..http.keys import client_of, key_of
 from ..http.request_log import RequestRecord
@@ -34,7 +34,7 @@ from ..text.splitter import Piece
 from ..text.tokenizer import TextTooLong, Tokenizer
 from .answer_parts import DiffusingReader, Reader, Reading, SplitReading, joined
 from .infill_lengths import lengths, likeliest
-from .likelihood import ScoredAnswers, candidate_tokens, given_tokens, with_prompt
+from .likelihood import ScoredAnswers, Scoring, candidate_tokens, given_tokens, with_prompt
 
 T = TypeVar("T")
 Deltas = AsyncGenerator[tuple[int, Delta], None]  # with the numbers of their answers
@@ -104,6 +104,14 @@ class Prompt:
         return self.given + len(self.suffix)
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedChoice:
+    """A choice of a prompt: the options of all lengths that are tried."""
+
+    prompt: Prompt
+    tries: list[AnswerOptions]
+
+
 def generation_router() -> APIRouter:
     return APIRouter(prefix="/v1", tags=["completions"], responses=REFUSALS, route_class=AnswerRoute)
 
@@ -142,69 +150,32 @@ async def respond(
 ) -> Response:
     """Queue all answers of a request, and send them as a stream or as one response; with a `reading`, in parts. Raises
     `ClientGone`."""
-    longest_s = backend.settings.request_timeout_s
-    timeout_s = body.timeout or longest_s
-    if timeout_s > longest_s:
-        raise errors.InvalidValue("timeout", f"timeout: must be at most {longest_s:g} seconds here, not {timeout_s:g}")
+    timeout_s = _timeout_s(body, backend.settings.request_timeout_s)
     check_named_tokens(backend.tokenizer, body)
     body.check_candidates()
     if body.diffusing and reading is None:
         reading = SplitReading()
-    grammar = None
-    # A format that is a part of the grammar of calls is compiled alone first: a refusal then names its parameter.
-    for wanted in (body.wanted, None if reading is None else reading.wanted):
-        if wanted is not None:
-            compiling = backend.grammars.compile(wanted, client_of(request.scope))
-            grammar = await until_gone(request.receive, compiling)
-    chains, texts = None, body.candidate_texts
-    if texts and body.wanted is not None and grammar is not None and not grammar.candidates:
-        param, limit = body.wanted.param, backend.card.max_model_len
-        size = sum(len(text) + PER_TEXT for text in texts)
-        chains = await backend.encode(
-            request, param, size, lambda: candidate_tokens(backend.tokenizer, texts, limit, param)
-        )
-    # One entry for each choice, with the options of all its tries.
-    context, default = backend.card.max_model_len, backend.settings.default_max_tokens
-    if isinstance(body, CompletionRequest) and body.scores_prompt:
-        planned = [_scored_choice(body, prompt, context) for prompt in prompts]
-    else:
-        planned = [
-            (prompt, tries) for prompt in prompts for tries in planned_choices(body, prompt, context, default, grammar)
-        ]
-    submitted = [(prompt, options) for prompt, tries in planned for options in tries]
-    owners = [number // body.choices for number, (_, tries) in enumerate(planned) for _ in tries]
+    grammar = await _compiled(backend, request, body, reading)
+    chains = await _chains(backend, request, body, grammar)
+    planned = _planned(backend, body, prompts, grammar)
+    owners = [number // body.choices for number, one in enumerate(planned) for _ in one.tries]
     scored = ScoredAnswers.of(body, [prompt.ids for prompt in prompts], owners, chains)
-    limit = backend.settings.max_queue
-    if len(submitted) > limit:
-        reason = (
-            f"{len(planned)} choices in several lengths are {len(submitted)} answers; at most {limit} may wait here"
-        )
-        raise errors.InvalidValue("suffix", f"suffix: {reason}: give max_tokens, or fewer prompts and choices")
-    if len(submitted) + len(scored.scorings) > limit:
-        reason = f"{len(submitted)} answers and {len(scored.scorings)} that score tokens beside them are too many"
-        param = prompts[0].param
-        raise errors.InvalidValue(param, f"{param}: {reason}: at most {limit} may wait at once")
-    _check_tokens(backend, body, [options.written(options.max_tokens) for _, options in submitted])
-    most = backend.settings.max_request_tokens
-    given = [one.given for one in scored.scorings] + [options.scoring for _, options in submitted if options.scoring]
-    if (total := sum(sum(one.lengths) for one in given)) > most:
-        param = prompts[0].param
-        reason = f"{total} tokens to score with {len(prompts)} prompts are too many"
-        raise errors.InvalidValue(param, f"{param}: {reason}: at most {most} in one request")
-    bundle = uuid.uuid4().hex if len(submitted) + len(scored.scorings) > 1 else None
+    _check_limits(backend, body, prompts, planned, scored.scorings)
+    bundle = uuid.uuid4().hex if len(owners) + len(scored.scorings) > 1 else None
+    candidates = grammar.candidates if body.candidate_texts and grammar is not None else ()
     shown = () if reading is None else reading.shown
-    candidates = grammar.candidates if texts and grammar is not None else ()
     sent = [
-        (prompt.ids, replace(options, bundle=bundle, timeout_s=timeout_s, shown=shown, candidates=candidates))
-        for prompt, options in submitted
+        (one.prompt.ids, replace(options, bundle=bundle, timeout_s=timeout_s, shown=shown, candidates=candidates))
+        for one in planned
+        for options in one.tries
     ]
+    readers = None if reading is None else [reading.reader(backend.tokenizer, options) for _, options in sent]
+    if readers is not None and body.diffusing:
+        readers = [*map(DiffusingReader, readers)]
     sent += [(one.ids, body.scoring_options(one.given, one.ranks, bundle, timeout_s)) for one in scored.scorings]
-    echoes, prompt_size = [prompt.echo for prompt, _ in submitted], sum(prompt.tokens for prompt in prompts)
+    echoes, prompt_size = [one.prompt.echo for one in planned for _ in one.tries], sum(one.tokens for one in prompts)
     record: RequestRecord = request.state.record
     record.prompt_tokens, record.options = prompt_size, sent[0][1]
-    readers = None if reading is None else [reading.reader(backend.tokenizer, options) for _, options in submitted]
-    if readers is not None and body.diffusing:
-        readers = list(map(DiffusingReader, readers))
     record.choices, record.streamed, record.submitted_s = len(planned), bool(body.stream), record.age_s
     async with AsyncExitStack() as stack:
         request.state.place.free()  # what is submitted takes it
@@ -218,16 +189,97 @@ async def respond(
             writer = reply.writer(body, echoes, prompt_size)
             return EventStream(_events(deltas, len(echoes), writer, record, readers), stack.pop_all())
         collected = await until_gone(request.receive, _collect(deltas, echoes, record, readers))
-    tried = iter(collected)
-    groups = [list(islice(tried, len(tries))) for _, tries in planned]
-    finished = [likeliest(group) if body.tries_lengths else group[0] for group in groups]
-    # Log-probabilities of 100,000 tokens take seconds to write, in which a thread leaves the event loop to others.
+    finished = _chosen(body, planned, collected)
+    written = await _in_thread(
+        backend, request, body, finished, lambda: _written(backend.tokenizer, body, prompts, reply, finished)
+    )
+    return Response(written, media_type="application/json")
+
+
+def _timeout_s(body: GenerationRequest, longest_s: float) -> float:
+    timeout_s = body.timeout or longest_s
+    if timeout_s > longest_s:
+        raise errors.InvalidValue("timeout", f"timeout: must be at most {longest_s:g} seconds here, not {timeout_s:g}")
+    return timeout_s
+
+
+async def _compiled(
+    backend: Backend, request: Request, body: GenerationRequest, reading: Reading | None
+) -> Grammar | None:
+    """The grammar of the answers. A format that is a part of the grammar of calls is compiled alone first: a refusal
+    then names its parameter."""
+    grammar = None
+    for wanted in (body.wanted, None if reading is None else reading.wanted):
+        if wanted is not None:
+            compiling = backend.grammars.compile(wanted, client_of(request.scope))
+            grammar = await until_gone(request.receive, compiling)
+    return grammar
+
+
+async def _chains(
+    backend: Backend, request: Request, body: GenerationRequest, grammar: Grammar | None
+) -> GivenTokens | None:
+    """The tokens of the candidates, unless there are none, or each is one token."""
+    texts = body.candidate_texts
+    if not texts or body.wanted is None or grammar is None or grammar.candidates:
+        return None
+    param, limit = body.wanted.param, backend.card.max_model_len
+    size = sum(len(text) + PER_TEXT for text in texts)
+    return await backend.encode(request, param, size, lambda: candidate_tokens(backend.tokenizer, texts, limit, param))
+
+
+def _planned(
+    backend: Backend, body: GenerationRequest, prompts: Sequence[Prompt], grammar: Grammar | None
+) -> list[PlannedChoice]:
+    context, default = backend.card.max_model_len, backend.settings.default_max_tokens
+    if isinstance(body, CompletionRequest) and body.scores_prompt:
+        return [_scored_choice(body, prompt, context) for prompt in prompts]
+    return [
+        PlannedChoice(prompt, tries)
+        for prompt in prompts
+        for tries in planned_choices(body, prompt, context, default, grammar)
+    ]
+
+
+def _check_limits(
+    backend: Backend,
+    body: GenerationRequest,
+    prompts: Sequence[Prompt],
+    planned: Sequence[PlannedChoice],
+    scorings: Sequence[Scoring],
+) -> None:
+    """Raises `InvalidValue` for more answers, answer tokens or scored tokens than one request may have."""
+    options = [one for choice in planned for one in choice.tries]
+    limit, most = backend.settings.max_queue, backend.settings.max_request_tokens
+    if len(options) > limit:
+        reason = f"{len(planned)} choices in several lengths are {len(options)} answers; at most {limit} may wait here"
+        raise errors.InvalidValue("suffix", f"suffix: {reason}: give max_tokens, or fewer prompts and choices")
+    param = prompts[0].param
+    if len(options) + len(scorings) > limit:
+        reason = f"{len(options)} answers and {len(scorings)} that score tokens beside them are too many"
+        raise errors.InvalidValue(param, f"{param}: {reason}: at most {limit} may wait at once")
+    _check_tokens(backend, body, [one.written(one.max_tokens) for one in options])
+    given = [one.given for one in scorings] + [one.scoring for one in options if one.scoring]
+    if (total := sum(sum(one.lengths) for one in given)) > most:
+        reason = f"{total} tokens to score with {len(prompts)} prompts are too many"
+        raise errors.InvalidValue(param, f"{param}: {reason}: at most {most} in one request")
+
+
+def _chosen(body: GenerationRequest, planned: Sequence[PlannedChoice], collected: list[Finished]) -> list[Finished]:
+    """The answer of each choice, among those of all its tries."""
+    answers = iter(collected)
+    groups = [list(islice(answers, len(choice.tries))) for choice in planned]
+    return [likeliest(group) if body.tries_lengths else group[0] for group in groups]
+
+
+async def _in_thread(
+    backend: Backend, request: Request, body: GenerationRequest, finished: list[Finished], write: Callable[[], bytes]
+) -> bytes:
+    """What `write` returns. Log-probabilities of 100,000 tokens take seconds to write, in which a thread leaves the
+    event loop to others."""
     scores = sum(len(one.scores or ()) + len(one.extras.prompt_scores or ()) for one in finished)
     size = scores * (1 + max(body.ranks or 0, body.prompt_logprobs or 0))
-    writing = backend.writing.run(
-        client_of(request.scope), size, lambda: _written(backend.tokenizer, body, prompts, reply, finished)
-    )
-    return Response(await until_gone(request.receive, writing), media_type="application/json")
+    return await until_gone(request.receive, backend.writing.run(client_of(request.scope), size, write))
 
 
 def _written(
@@ -266,11 +318,11 @@ def _compact(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def _scored_choice(body: CompletionRequest, prompt: Prompt, context: int) -> tuple[Prompt, list[AnswerOptions]]:
+def _scored_choice(body: CompletionRequest, prompt: Prompt, context: int) -> PlannedChoice:
     """A prompt that is scored: the tokens before the first that is, and the options that give the others."""
     start, given = given_tokens(body, prompt.ids, context)
     options = replace(body.options(max(1, len(prompt.ids) - start), body.draw_seed()), scoring=given)
-    return replace(prompt, ids=prompt.ids[:start], echo=""), [options]
+    return PlannedChoice(replace(prompt, ids=prompt.ids[:start], echo=""), [options])
 
 
 def _check_tokens(backend: Backend, body: GenerationRequest, sizes: Sequence[int]) -> None:

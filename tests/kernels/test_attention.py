@@ -103,6 +103,22 @@ def test_a_block_attends_to_the_bit_alike_whatever_lies_before_it_in_its_row_or_
             assert torch.equal(whole[start:end], attention(start, end))
 
 
+@pytest.mark.parametrize("kv_heads", [1, 4])
+def test_a_causal_row_attends_to_the_bit_as_in_torch_under_a_causal_mask(kv_heads: int) -> None:
+    """Each query attends alone, and logits stay within 1e-4 of a network's that sums in torch's order."""
+    generator = torch.Generator().manual_seed(8)
+    for length in (16, 96, 160):
+        queries = torch.randn(length, 4, 32, generator=generator)
+        keys, values = (torch.randn(length // 16, 16, kv_heads, 32, generator=generator) for _ in range(2))
+        pages, seen = torch.arange(len(keys), dtype=torch.int32)[None], torch.tensor([length], dtype=torch.int32)
+        given = queries, keys, values, pages, torch.tensor([0, length]), seen
+        q, k, v = (x.reshape(1, length, -1, 32).transpose(1, 2) for x in (queries, keys, values))
+        repeated = (x.repeat_interleave(4 // kv_heads, 1) for x in (k, v))
+        whole = torch.nn.functional.scaled_dot_product_attention(q, *repeated, is_causal=True)
+        got = reference.paged_attention(*given, 1, torch.arange(length))
+        assert torch.equal(got, whole[0].transpose(0, 1).flatten(1)), length
+
+
 def assert_attention(
     case: dict[str, Any],
     config: tiles.AttentionConfig,

@@ -15,7 +15,7 @@ from asynclane.kernels.linear.reference import fixed_linear
 
 from ..support.kernel_cases import assert_near, drawn, kernels_of
 
-device, elementwise = kernels_of("fused"), kernels_of("elementwise")
+device, elementwise, norms = kernels_of("fused"), kernels_of("elementwise"), kernels_of("elementwise", "triton_norms")
 
 
 def streamed(x: Tensor, weight: Tensor, gated: bool = False, **sizes: int) -> Tensor:
@@ -43,7 +43,7 @@ def test_parts_are_added_up_before_the_norm_and_the_rotation() -> None:
     parts, residual, weight = drawn(3, 5, 64), drawn(5, 64, seed=1).half(), drawn(64, seed=2).half()
     total = parts.sum(0).half()
     got, want = (
-        elementwise.add_rms_norm_of(parts, residual, weight, 1e-5),
+        norms.add_rms_norm_of(parts, residual, weight, 1e-5),
         small.add_rms_norm(total, residual, weight, 1e-5),
     )
     assert_near(got[0], want[0])
