@@ -131,17 +131,16 @@ class Gemma(Transformer):
         more, routed, eps, fixed = _sandwich(block), block.routed, self.config.norm_eps, self.numerics.fixed
         if routed is None or block.mlp is None:
             raise ValueError("a layer lacks its MLP or its experts")
-        mlp_input, experts, router_input, residual = add_attention(
+        # `mlp` and `experts` are inputs first, then outputs: that frees the memory of an input that was read.
+        mlp, experts, router_input, residual = add_attention(
             linear(x, block.attn_out, fixed), residual, more.post_attention_norm, block.ff_norm, more.experts_norm,
             more.router_scale, eps,
         )  # fmt: skip
-        mlp = block.mlp
-        dense = self._beside.start(lambda: self._mlp(mlp_input, mlp))
         chosen, weights = route(linear(router_input, routed.router, fixed), None, routed.routing, more.expert_scale)
-        # First the input, then the output: that frees the memory of what was read.
+        mlp = self._mlp(mlp, block.mlp)
         experts = experts_mlp(experts, routed.gate_up, routed.out, chosen, weights, fixed, gelu=True)
         post_norms = FeedForwardNorms(more.post_mlp_norm, more.post_experts_norm, more.post_ff_norm)
-        return add_feed_forward(dense(), experts, residual, post_norms, more.scalars, kinds, next_norm, eps)
+        return add_feed_forward(mlp, experts, residual, post_norms, more.scalars, kinds, next_norm, eps)
 
     def _mlp(self, x: Tensor, mlp: Mlp) -> Tensor:
         fixed = self.numerics.fixed

@@ -23,7 +23,6 @@ from .checkpoint.config import ModelConfig
 from .checkpoint.families import Source, layer_sources, top_sources
 from .checkpoint.split import WHOLE, Rank
 from .checkpoint.weights import TensorPlace
-from .exec.beside import Beside
 from .exec.group import Group
 from .exec.pack import Batch
 from .kv_cache import KvPages
@@ -221,7 +220,6 @@ class Transformer:
         self.numerics = numerics
         self.weights = weights
         self.group = group
-        self._beside = Beside(weights.embedding.device)
         self._cos, self._sin = _rotations(config, weights.embedding.device)
 
     def hidden(self, canvases: Tensor, batch: Batch, pages: KvPages) -> Tensor:
@@ -281,14 +279,10 @@ class Transformer:
                 raise ValueError("a layer has neither an MLP nor experts")
             inner = linear_swiglu(x, mlp.gate_up, fixed)
             return self._add_up(inner, mlp.ff_out, residual, norm, turn=1)
-        shared = None
-        if mlp is not None:
-            gate_up, out = mlp.gate_up, mlp.ff_out
-            shared = self._beside.start(lambda: linear(linear_swiglu(x, gate_up, fixed), out, fixed))
         chosen, weights = route(linear(x.float(), routed.router, fixed), routed.bias, routed.routing)
         found = experts_mlp(x, routed.gate_up, routed.out, chosen, weights, fixed)
-        if shared is not None:
-            found = found + shared()
+        if mlp is not None:
+            found = found + linear(linear_swiglu(x, mlp.gate_up, fixed), mlp.ff_out, fixed)
         eps = self.config.norm_eps
         if self.group is not None:
             return self.group.add_rms_norm(found, residual, norm, eps, turn=1)
