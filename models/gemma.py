@@ -154,13 +154,14 @@ class Gemma(Transformer):
 
     def _plan(self, plan: AttentionPlan | None, heads: Heads) -> AttentionPlan | None:
         """The plan for other heads, with the same tiles of queries as for the network's own. A key head among fewer has
-        more query heads, in so many parts that a part has as many as an own key head. Larger heads need more warps,
-        for their registers."""
+        more query heads, in so many parts that a part has as many as an own key head. Larger heads need more warps, for
+        their registers, and leave room for fewer stages."""
         if plan is None or (heads.kv_heads, heads.head_dim) == (self.config.kv_heads, self.config.head_dim):
             return plan
         own = plan.config
-        warps = min(16, own.warps * max(1, heads.head_dim // self.config.head_dim))
-        config = replace(own, parts=self.config.kv_heads // heads.kv_heads, warps=warps)
+        larger = max(1, heads.head_dim // self.config.head_dim)
+        warps, stages = min(16, own.warps * larger), max(1, own.stages // larger)
+        config = replace(own, parts=self.config.kv_heads // heads.kv_heads, warps=warps, stages=stages)
         return replace(plan, config=config, workspace=None)
 
 

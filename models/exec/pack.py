@@ -417,9 +417,10 @@ def _pack_row(words: np.ndarray, row: Row, shape: Shape, shift: int) -> bool:
     slot, start, end, visible, spans, sampling, step, biases, _ = row[:9]
     inputs, at = shape.inputs, shape.places
     size, count = end - start, sum([span.end - span.start for span in spans])
-    if inputs.host_tokens or inputs.restricted or inputs.copied or inputs.scored or not row.plain:
+    denoising, tokens = row.denoising, row.host_tokens
+    if inputs.restricted or inputs.copied or inputs.scored or inputs.causal or inputs.reordered:
         return False
-    if inputs.causal or inputs.reordered or inputs.denoised:
+    if not (row.plain or row._replace(denoising=None, host_tokens=None).plain):
         return False
     if size > shape.tokens or count > shape.projected or len(spans) > shape.spans:
         return False
@@ -461,6 +462,12 @@ def _pack_row(words: np.ndarray, row: Row, shape: Shape, shift: int) -> bool:
             words[at["measure_kinds"] + done : at["measure_kinds"] + stop] = rule.measure
             floats[at["measure_noise"] + done : at["measure_noise"] + stop] = rule.noise
         done = stop
+    if tokens is not None:
+        words[at["host_tokens"] : at["host_tokens"] + size] = tokens
+    if denoising is not None:
+        words[at["canvas_kinds"] : at["canvas_kinds"] + size] = 1 if denoising.first else 2
+        words[at["canvas_starts"]] = start
+        floats[at["canvas_temperatures"] : at["canvas_temperatures"] + count] = denoising.temperature
     if inputs.drawn:
         lines = words[at["draws"] : at["draws"] + DRAW_WORDS * shape.projected].reshape(DRAW_WORDS, -1)
         lines[:, :count] = _draw_words([sampling], [step])

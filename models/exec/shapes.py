@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ...kernels.attention.tiles import AttentionConfig, attention_config, fixed_config, tile_queries
+from ...kernels.attention.tiles import PROCESSORS, AttentionConfig, attention_config, fixed_config, tile_queries
 from ...scheduler.contract import MOST_RANKS, StepPlan
 from ..checkpoint.config import ModelConfig
 from ..numerics import Numerics
@@ -26,7 +26,7 @@ RARE = 1024  # positions up to which steps with rarer inputs have graphs, too
 ROOM = 2048  # entries of biases
 GUIDED = (8, 64)  # restricted rows
 COMMON = 2  # variants of large tails, too
-CANVAS_TILES = AttentionConfig(block_m=64, block_n=64, warps=4, stages=1)  # swept on an H200
+CANVAS_TILES = AttentionConfig(block_m=64, block_n=64, warps=4, stages=2)  # swept on an H200
 
 
 PaddingKey = tuple[int, int, int, OptionalInputs]  # positions, projected positions, rows, inputs
@@ -207,7 +207,9 @@ class ShapeSet:
         config = self.config
         of_heads = config.heads, config.kv_heads, config.head_dim, self.numerics.dtype.itemsize
         if self._denoised:  # its layers differ: see `Gemma._plan`
-            return Tiling(CANVAS_TILES, tile_queries(CANVAS_TILES, config.heads, config.kv_heads))
+            queries = tile_queries(CANVAS_TILES, config.heads, config.kv_heads)
+            alone = not self.numerics.fixed and 2 * -(-tokens // queries) * config.kv_heads <= PROCESSORS
+            return Tiling(replace(CANVAS_TILES, splits=2) if alone else CANVAS_TILES, queries)
         if self.numerics.fixed:
             chosen = fixed_config(*of_heads)
         else:

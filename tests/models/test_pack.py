@@ -34,6 +34,7 @@ from asynclane.scheduler.contract import (
     GREEDY,
     MOST_RANKS,
     Bias,
+    Denoising,
     DeviceCommitRule,
     Measure,
     Restriction,
@@ -283,6 +284,22 @@ def test_one_row_is_packed_as_several_are(shift: int) -> None:
         pack_into(found, plan, shape, shift)
         pack_rows(wanted, plan, shape, shift)
         assert np.array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_one_canvas_is_packed_as_several_are(first: bool) -> None:
+    shapes = ShapeSet(SHAPES["diffusion-gemma-26b"], Numerics(torch.bfloat16), 8, default_sizes(512))
+    tokens = np.arange(1000, 1256, dtype=np.int32)
+    spans = (Span(300, 556, RULES[2]),)
+    row = Row(3, 300, 556, 556, spans, SAMPLINGS[1], 5, host_tokens=tokens, denoising=Denoising(0.6, first))
+    text = Row(3, 44, 300, 300, (), SAMPLINGS[1], 5, host_tokens=tokens)
+    for plan in (StepPlan((), (row,)), StepPlan((), (text,))):
+        shape = shapes.fit(plan).padding.shape
+        found, wanted = (np.full(shape.words, 12345, np.int32) for _ in range(2))
+        pack_into(found, plan, shape)
+        pack_rows(wanted, plan, shape)
+        assert np.array_equal(found, wanted)
+        assert (np.isin(tokens, found)).all()
 
 
 def test_one_row_beyond_a_shape_is_refused() -> None:
