@@ -16,7 +16,7 @@ from ..kernels.attention import paged_attention
 from ..kernels.attention.tiles import AttentionPlan, AttentionWindow
 from ..kernels.common.types import FeedForwardNorms
 from ..kernels.elementwise import add_attention, add_feed_forward, embed, geglu, rms_norm
-from ..kernels.experts import experts_mlp, route
+from ..kernels.experts import experts_parts, route
 from ..kernels.fused import linear_rope_write_kv
 from ..kernels.linear import linear
 from ..kernels.logits import soft_cap, temper
@@ -131,16 +131,16 @@ class Gemma(Transformer):
         more, routed, eps, fixed = _sandwich(block), block.routed, self.config.norm_eps, self.numerics.fixed
         if routed is None or block.mlp is None:
             raise ValueError("a layer lacks its MLP or its experts")
-        # `mlp` and `experts` are inputs first, then outputs: that frees the memory of an input that was read.
+        # `mlp` is an input first, then an output: that frees the memory of an input that was read.
         mlp, experts, router_input, residual = add_attention(
             linear(x, block.attn_out, fixed), residual, more.post_attention_norm, block.ff_norm, more.experts_norm,
             more.router_scale, eps,
         )  # fmt: skip
         chosen, weights = route(linear(router_input, routed.router, fixed), None, routed.routing, more.expert_scale)
         mlp = self._mlp(mlp, block.mlp)
-        experts = experts_mlp(experts, routed.gate_up, routed.out, chosen, weights, fixed, gelu=True)
+        parts = experts_parts(experts, routed.gate_up, routed.out, chosen, fixed, gelu=True)
         post_norms = FeedForwardNorms(more.post_mlp_norm, more.post_experts_norm, more.post_ff_norm)
-        return add_feed_forward(mlp, experts, residual, post_norms, more.scalars, kinds, next_norm, eps)
+        return add_feed_forward(mlp, parts, weights, residual, post_norms, more.scalars, kinds, next_norm, eps)
 
     def _mlp(self, x: Tensor, mlp: Mlp) -> Tensor:
         fixed = self.numerics.fixed

@@ -27,6 +27,7 @@ from .cases import (
 )
 
 EPS = 1e-5
+CHOICES = 8  # experts of a token
 
 
 def cases(quick: bool) -> list[Case]:
@@ -106,28 +107,31 @@ def add_attention(shape: Shape, tokens: int) -> Case:
 
 
 def add_feed_forward(shape: Shape, tokens: int) -> Case:
-    """Every other token is a canvas's."""
+    """Every other token is a canvas's. The outputs of its experts are added up on the way."""
 
     def inputs(device: torch.device, sets: int) -> Inputs:
         norms, size = drawn((4, shape.dim), device).unbind(0), (tokens, shape.dim)
         factors, kinds = drawn((2,), device), torch.arange(tokens, dtype=torch.int32, device=device) % 2
         post_norms = FeedForwardNorms(*norms[:3])
+        parts, weights = (tokens, CHOICES, shape.dim), torch.rand((tokens, CHOICES), device=device)
         return [
-            (*(drawn(size, device) for _ in range(3)), post_norms, factors, kinds, norms[3], EPS) for _ in range(sets)
-        ]
+            (drawn(size, device), drawn(parts, device), weights, drawn(size, device), post_norms, factors, kinds,
+             norms[3], EPS) for _ in range(sets)
+        ]  # fmt: skip
 
     def one_by_one(
-        dense: Tensor, found: Tensor, residual: Tensor, post_norms: FeedForwardNorms, factors: Tensor, kinds: Tensor,
-        next_norm: Tensor, eps: float,
+        dense: Tensor, parts: Tensor, weights: Tensor, residual: Tensor, post_norms: FeedForwardNorms, factors: Tensor,
+        kinds: Tensor, next_norm: Tensor, eps: float,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        found = torch.bmm(weights.to(parts.dtype)[:, None], parts)[:, 0]
         both = _library_norm(dense, post_norms.mlp, eps) + _library_norm(found, post_norms.experts, eps)
         total = (residual + _library_norm(both, post_norms.both, eps)) * factors[kinds][:, None]
         return _library_norm(total, next_norm, eps), total
 
-    work = Workload((5 * tokens + 4) * shape.dim * ITEM + 2 * ITEM + 4 * tokens)
+    work = Workload(((4 + CHOICES) * tokens + 4) * shape.dim * ITEM + 2 * ITEM + 4 * tokens + 4 * tokens * CHOICES)
     return Case(
         "add_feed_forward", f"{shape.name}, {tokens} tokens", work, inputs, elementwise.add_feed_forward,
-        reference.add_feed_forward, [eager("+, F.rms_norm, *", one_by_one), compiled(one_by_one)],
+        reference.add_feed_forward, [eager("bmm, +, F.rms_norm, *", one_by_one), compiled(one_by_one)],
     )  # fmt: skip
 
 

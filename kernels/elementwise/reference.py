@@ -52,7 +52,8 @@ def add_attention(
 
 def add_feed_forward(
     mlp_output: Tensor,
-    experts_output: Tensor,
+    parts: Tensor,
+    weights: Tensor,
     residual: Tensor,
     post_norms: FeedForwardNorms,
     factors: Tensor,
@@ -63,13 +64,23 @@ def add_feed_forward(
     """Add up the normed outputs of an MLP and of experts, both [T, dim], norm their sum, add it to residual [T, dim],
     and multiply by the token's factor. Returns the result, normed by next_norm [dim] and as it is, both [T, dim].
 
-    factors [2]: for tokens of kind 0, and for those of a kind above; kinds [T] int32; None: all are of kind 0. Source:
-    transformers 5.24, models/diffusion_gemma.
+    parts [T, K, dim] and weights [T, K] float32: the experts' output is `weighted_sum` of these. factors [2]: for
+    tokens of kind 0, and for those of a kind above; kinds [T] int32; None: all are of kind 0. Source: transformers
+    5.24, models/diffusion_gemma.
     """
-    both = rms_norm(mlp_output, post_norms.mlp, eps) + rms_norm(experts_output, post_norms.experts, eps)
+    found = weighted_sum(parts, weights)
+    both = rms_norm(mlp_output, post_norms.mlp, eps) + rms_norm(found, post_norms.experts, eps)
     total = residual + rms_norm(both, post_norms.both, eps)
     total = total * (factors[0] if kinds is None else factors[(kinds > 0).long()][:, None])
     return rms_norm(total, next_norm, eps), total
+
+
+def weighted_sum(parts: Tensor, weights: Tensor) -> Tensor:
+    """The sum [T, dim] of parts [T, K, dim] times weights [T, K] float32, added up in float32 in their order."""
+    total = torch.zeros_like(parts[:, 0], dtype=torch.float32)
+    for choice, part in enumerate(parts.unbind(1)):
+        total += part.float() * weights[:, choice, None]
+    return total.to(parts.dtype)
 
 
 def swiglu(gate_up: Tensor) -> Tensor:

@@ -147,7 +147,8 @@ def _add_attention_row(
 
 def add_feed_forward(
     mlp_output: Tensor,
-    experts_output: Tensor,
+    parts: Tensor,
+    weights: Tensor,
     residual: Tensor,
     post_norms: FeedForwardNorms,
     factors: Tensor,
@@ -157,7 +158,9 @@ def add_feed_forward(
 ) -> tuple[Tensor, Tensor]:
     expect("mlp_output", mlp_output, ("T", "dim"), FLOATS)
     tokens, dim = mlp_output.shape
-    expect_each((tokens, dim), mlp_output.dtype, experts_output=experts_output, residual=residual)
+    expect("parts", parts, (tokens, "K", dim), (mlp_output.dtype,))
+    expect("weights", weights, tuple(parts.shape[:2]), (torch.float32,))
+    expect("residual", residual, (tokens, dim), (mlp_output.dtype,))
     expect_each((dim,), mlp_output.dtype, **post_norms._asdict(), next_norm=next_norm)
     expect("factors", factors, (2,), (mlp_output.dtype,))
     if kinds is not None:
@@ -165,17 +168,17 @@ def add_feed_forward(
     normed, total = torch.empty_like(mlp_output), torch.empty_like(mlp_output)
     if tokens:
         _add_feed_forward_row[(tokens,)](
-            mlp_output, experts_output, residual, *post_norms, factors, kinds, next_norm, normed, total, eps, DIM=dim,
-            KINDS=kinds is not None, **_launch(dim), **chained(mlp_output),
+            mlp_output, parts, weights, residual, *post_norms, factors, kinds, next_norm, normed, total, eps, DIM=dim,
+            CHOICES=parts.shape[1], KINDS=kinds is not None, **_launch(dim), **chained(mlp_output),
         )  # fmt: skip
     return normed, total
 
 
 @triton.jit
 def _add_feed_forward_row(
-    mlp_output_ptr, experts_output_ptr, residual_ptr, mlp_norm_ptr, experts_norm_ptr, both_norm_ptr, factors_ptr,
-    kinds_ptr, next_norm_ptr, normed_ptr, total_ptr, eps, DIM: tl.constexpr, KINDS: tl.constexpr, BLOCK: tl.constexpr,
-    CHAINED: tl.constexpr,
+    mlp_output_ptr, parts_ptr, weights_ptr, residual_ptr, mlp_norm_ptr, experts_norm_ptr, both_norm_ptr, factors_ptr,
+    kinds_ptr, next_norm_ptr, normed_ptr, total_ptr, eps, DIM: tl.constexpr, CHOICES: tl.constexpr, KINDS: tl.constexpr,
+    BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     await_previous(CHAINED)
     token = tl.program_id(0).to(tl.int64)
@@ -184,7 +187,7 @@ def _add_feed_forward_row(
     spot = token * DIM + column
     # All that is read comes before the first sum, which every thread waits for.
     mlp_output = tl.load(mlp_output_ptr + spot, mask=inside, other=0.0)
-    experts_output = tl.load(experts_output_ptr + spot, mask=inside, other=0.0)
+    experts_output = weighted_sum(parts_ptr, weights_ptr, token, column, DIM, CHOICES).to(residual_ptr.dtype.element_ty)
     residual = tl.load(residual_ptr + spot, mask=inside, other=0.0)
     mlp_norm = tl.load(mlp_norm_ptr + column, mask=inside, other=0.0)
     experts_norm = tl.load(experts_norm_ptr + column, mask=inside, other=0.0)
@@ -200,3 +203,15 @@ def _add_feed_forward_row(
     total = _weighted(_sum(residual, both), factor)
     tl.store(total_ptr + spot, total, mask=inside)
     tl.store(normed_ptr + spot, _weighted(_scaled(total, eps, DIM), next_norm), mask=inside)
+
+
+@triton.jit
+def weighted_sum(parts_ptr, weights_ptr, token, column, DIM: tl.constexpr, CHOICES: tl.constexpr):
+    """The weighted sum [columns] float32 of a token's parts, in their order: parts [T, CHOICES, DIM], weights [T,
+    CHOICES]."""
+    total = tl.zeros(column.shape, tl.float32)
+    for choice in tl.static_range(CHOICES):
+        pair = token * CHOICES + choice
+        part = tl.load(parts_ptr + pair * DIM + column, mask=column < DIM, other=0.0)
+        total += part.to(tl.float32) * tl.load(weights_ptr + pair)
+    return total

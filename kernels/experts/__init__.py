@@ -8,3 +8,4 @@ from . import reference
 
 route = by_device(reference.route)
 experts_mlp = by_device(reference.experts_mlp)
+experts_parts = by_device(reference.experts_parts)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..common.types import Fp8Matrix, GroupedMatrix, Matrix, Routing
-from ..elementwise.reference import geglu, swiglu
+from ..elementwise.reference import geglu, swiglu, weighted_sum
 from ..linear.reference import linear
 
 LEAST_SUM = 1e-20  # added to the sum that weights are divided by
@@ -42,12 +42,19 @@ def _best(scores: Tensor, count: int) -> Tensor:
 def experts_mlp(
     x: Tensor, gate_up: Matrix, down: Matrix, chosen: Tensor, weights: Tensor, fixed: bool = False, gelu: bool = False
 ) -> Tensor:
-    """The weighted sum [T, dim] of the chosen experts' SwiGLU MLPs, or with `gelu` GEGLU ones, added up in float32 in
-    the order of choice.
+    """The weighted sum [T, dim] of `experts_parts`, added up in float32 in the order of choice; weights [T, K]
+    float32."""
+    return weighted_sum(experts_parts(x, gate_up, down, chosen, fixed, gelu), weights)
 
-    x [T, dim]; gate_up [E * 2 * F, dim], of each expert first the gate; down [E * dim, F]; chosen [T, K] int32;
-    weights [T, K] float32. `fixed`: a token's bits do not depend on the other tokens. FP8 weights are multiplied
-    with rows that are quantized one by one, as `linear` does.
+
+def experts_parts(
+    x: Tensor, gate_up: Matrix, down: Matrix, chosen: Tensor, fixed: bool = False, gelu: bool = False
+) -> Tensor:
+    """The outputs [T, K, dim] of the chosen experts' SwiGLU MLPs, or with `gelu` GEGLU ones.
+
+    x [T, dim]; gate_up [E * 2 * F, dim], of each expert first the gate; down [E * dim, F]; chosen [T, K] int32.
+    `fixed`: a token's bits do not depend on the other tokens. FP8 weights are multiplied with rows that are quantized
+    one by one, as `linear` does.
     """
     tokens, choices = chosen.shape
     dim, inner = x.shape[1], down.shape[1]
@@ -58,10 +65,7 @@ def experts_mlp(
         both = _product(x[where // choices], gate_up, slice(expert * 2 * inner, (expert + 1) * 2 * inner), fixed)
         inside = geglu(both) if gelu else swiglu(both)
         out[where] = _product(inside, down, slice(expert * dim, (expert + 1) * dim), fixed)
-    total = torch.zeros((tokens, dim), dtype=torch.float32, device=x.device)
-    for choice, part in enumerate(out.view(tokens, choices, dim).unbind(1)):
-        total += part.float() * weights[:, choice, None]
-    return total.to(x.dtype)
+    return out.view(tokens, choices, dim)
 
 
 def _product(x: Tensor, weight: Matrix, rows: slice, fixed: bool) -> Tensor:

@@ -16,6 +16,7 @@ from ..common.checks import FLOATS, expect
 from ..common.triton_launch import await_previous, chained
 from ..common.types import FP8, INT4_PER_WORD, Fp8Matrix, GroupedMatrix, Matrix, Routing
 from ..elementwise.triton import activation
+from ..elementwise.triton_norms import weighted_sum
 from ..linear.triton_grouped import int4_numbers, packs, scales_and_zeros, within_group
 from ..linear.triton_quantize import quantize_rows
 from ..linear.triton_tiles import Tile
@@ -121,26 +122,37 @@ def _route(
 def experts_mlp(
     x: Tensor, gate_up: Matrix, down: Matrix, chosen: Tensor, weights: Tensor, fixed: bool = False, gelu: bool = False
 ) -> Tensor:
+    expect("weights", weights, tuple(chosen.shape), (torch.float32,))
+    parts = experts_parts(x, gate_up, down, chosen, fixed, gelu)
+    out, (tokens, choices, dim) = torch.empty_like(x), parts.shape
+    if tokens:
+        _add_up[(tokens, triton.cdiv(dim, COLUMNS))](
+            parts, weights, out, DIM=dim, CHOICES=choices, BLOCK=COLUMNS, **chained(x)
+        )
+    return out
+
+
+def experts_parts(
+    x: Tensor, gate_up: Matrix, down: Matrix, chosen: Tensor, fixed: bool = False, gelu: bool = False
+) -> Tensor:
     expect("x", x, ("T", "dim"), FLOATS)
     tokens, dim = x.shape
     expect("chosen", chosen, (tokens, "K"), (torch.int32,))
-    expect("weights", weights, tuple(chosen.shape), (torch.float32,))
     _expect_matrix("gate_up", gate_up, ("E * 2 * F", dim), x.dtype)
     down_rows, inner = down.shape
     experts = down_rows // dim
     _expect_matrix("down", down, (experts * dim, "F"), x.dtype)
     if gate_up.shape[0] != experts * 2 * inner:
         raise ValueError(f"gate_up has {gate_up.shape[0]} rows, {experts} experts of {inner} have two for each")
-    out = torch.empty_like(x)
-    if not tokens:
-        return out
     choices = chosen.shape[1]
     pairs = tokens * choices
+    parts = x.new_empty((tokens, choices, dim))
+    if not tokens:
+        return parts
     tile = _tile(pairs / experts, x, fixed, (gate_up, down))
     tiles = (pairs + min(experts, pairs) * (tile.m - 1)) // tile.m
     order, ends = _sorted(chosen, experts, tiles, tile.m)
     hidden = x.new_empty((pairs, inner))
-    parts = x.new_empty((pairs, dim))
     common = {
         "EXPERTS": experts, "EXPERTS_WIDTH": triton.next_power_of_2(experts), "BLOCK_M": tile.m, "BLOCK_N": tile.n,
         "num_warps": tile.warps, "num_stages": tile.stages, "GELU": gelu, "PER_WORD": INT4_PER_WORD,
@@ -154,10 +166,7 @@ def experts_mlp(
         *_rows(hidden, down), *_tensors(down), order, ends, parts, tiles, SHARED=1, IN=inner, OUT=dim, GATED=False,
         **_format(down, tile, x), **common,
     )  # fmt: skip
-    _add_up[(tokens, triton.cdiv(dim, COLUMNS))](
-        parts, weights, out, DIM=dim, CHOICES=choices, BLOCK=COLUMNS, **chained(x)
-    )
-    return out
+    return parts
 
 
 def _expect_matrix(name: str, weight: Matrix, shape: tuple[int | str, int | str], dtype: torch.dtype) -> None:
@@ -345,9 +354,5 @@ def _add_up(
     await_previous(CHAINED)
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    total = tl.zeros([BLOCK], tl.float32)
-    for choice in tl.static_range(CHOICES):
-        pair = token * CHOICES + choice
-        part = tl.load(parts_ptr + pair * DIM + column, mask=column < DIM, other=0.0)
-        total += part.to(tl.float32) * tl.load(weights_ptr + pair)
+    total = weighted_sum(parts_ptr, weights_ptr, token, column, DIM, CHOICES)
     tl.store(out_ptr + token * DIM + column, total.to(out_ptr.dtype.element_ty), mask=column < DIM)

@@ -466,7 +466,7 @@ def _pack_row(words: np.ndarray, row: Row, shape: Shape, shift: int) -> bool:
         words[at["host_tokens"] : at["host_tokens"] + size] = tokens
     if denoising is not None:
         words[at["canvas_kinds"] : at["canvas_kinds"] + size] = 1 if denoising.first else 2
-        words[at["canvas_starts"]] = start
+        words[at["canvas_starts"] : at["canvas_starts"] + shape.rows] = start
         floats[at["canvas_temperatures"] : at["canvas_temperatures"] + count] = denoising.temperature
     if inputs.drawn:
         lines = words[at["draws"] : at["draws"] + DRAW_WORDS * shape.projected].reshape(DRAW_WORDS, -1)

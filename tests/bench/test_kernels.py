@@ -84,7 +84,7 @@ def packed_rows(case: Case, library: Library, got: Tensor) -> Tensor:
         (block_cases.rms_norm(LLADA, 256).work, 2 * (256 * 4096 * 2) + 4096 * 2, 0),
         (block_cases.add_rms_norm(LLADA, 256).work, 4 * (256 * 4096 * 2) + 4096 * 2, 0),
         (block_cases.add_attention(LLADA, 256).work, 5 * (256 * 4096 * 2) + 256 * 4096 * 4 + 4 * 4096 * 2, 0),
-        (block_cases.add_feed_forward(LLADA, 256).work, 5 * (256 * 4096 * 2) + 4 * 4096 * 2 + 2 * 2 + 256 * 4, 0),
+        (block_cases.add_feed_forward(LLADA, 256).work, 12 * (256 * 4096 * 2) + 4 * 4096 * 2 + 2 * 2 + 9 * 256 * 4, 0),
         (token_cases.temper(LLADA, 16).work, 16 * (126464 * (4 + 4 + 2) + 4 + 8), 0),
         (block_cases.swiglu(LLADA, 32).work, 32 * (24576 + 12288) * 2, 0),
         (block_cases.rope_write_kv(DREAM, 1).work, 2 * (28 + 4 + 4) * 128 * 2 + 2 * 128 * 4 + 8, 0),

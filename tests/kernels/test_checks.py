@@ -100,7 +100,9 @@ KERNELS: dict[str, tuple[Callable[..., object], Callable[[], dict[str, Any]]]] =
     "add_feed_forward": (
         add_feed_forward_of,
         lambda: {
-            **{name: floats(3, 8) for name in ("mlp_output", "experts_output", "residual")},
+            **{name: floats(3, 8) for name in ("mlp_output", "residual")},
+            "parts": floats(3, 2, 8),
+            "weights": floats(3, 2),
             **{name: floats(8) for name in ("mlp", "experts", "both", "next_norm")},
             "factors": floats(2),
             "kinds": ids(3).int(),

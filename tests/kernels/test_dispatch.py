@@ -22,7 +22,7 @@ OPERATIONS = {
         *("add_attention", "add_feed_forward", "add_rms_norm", "embed", "geglu", "kv_places", "rms_norm"),
         *("rope_write_kv", "swiglu"),
     ],
-    "experts": ["experts_mlp", "route"],
+    "experts": ["experts_mlp", "experts_parts", "route"],
     "fused": ["linear_add_rms_norm", "linear_rope_write_kv", "linear_swiglu"],
     "linear": ["linear", "quantize_rows"],
     "logits": ["adjust", "restrict", "soft_cap", "temper"],

@@ -68,7 +68,9 @@ def test_norms_and_gate(tokens: int, dim: int, dtype: torch.dtype) -> None:
 def test_the_parts_of_a_layer_are_normed_and_added_as_one_after_the_other(
     tokens: int, dim: int, dtype: torch.dtype
 ) -> None:
-    x, found, residual = (3 * drawn(tokens, dim, dtype=dtype, seed=seed) for seed in range(3))
+    x, residual = (3 * drawn(tokens, dim, dtype=dtype, seed=seed) for seed in range(2))
+    parts, weights = 3 * drawn(tokens, 3, dim, dtype=dtype, seed=2), drawn(tokens, 3, seed=7).abs()
+    found = (parts.float() * weights[..., None]).sum(1).to(dtype)
     post_norm, *norms = (1 + drawn(dim, dtype=dtype, seed=seed) / 4 for seed in range(3, 7))
     norm = partial(reference.rms_norm, eps=1e-6)
     total = residual + norm(x, post_norm)
@@ -86,7 +88,7 @@ def test_the_parts_of_a_layer_are_normed_and_added_as_one_after_the_other(
         given = None if kinds is None else torch.tensor(kinds, dtype=torch.int32, device=DEVICE)
         total = (residual + both) * factors[chosen][:, None]
         for ops in (reference, device):
-            got = ops.add_feed_forward(x, found, residual, post_norms, factors, given, post_norm, 1e-6)
+            got = ops.add_feed_forward(x, parts, weights, residual, post_norms, factors, given, post_norm, 1e-6)
             for each, wanted in zip(got, (norm(total, post_norm), total), strict=True):
                 torch.testing.assert_close(each, wanted, **near(dtype))
 

@@ -90,13 +90,14 @@ def test_small_operations_at_real_shapes() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_sandwiched_layer_at_real_shapes(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    dense, found, residual = (randn(256, 2816, dtype=dtype) for _ in range(3))
+    dense, residual = (randn(256, 2816, dtype=dtype) for _ in range(2))
+    parts, weights = randn(256, 8, 2816, dtype=dtype), randn(256, 8).abs()
     norms, factors = [randn(2816, dtype=dtype) for _ in range(4)], randn(2, dtype=dtype)
     kinds = torch.arange(256, dtype=torch.int32, device=DEVICE) % 3
     post_norms = FeedForwardNorms(*norms[:3])
     for ops in (
         lambda kind: kind.add_attention(dense, residual, *norms, 1e-6),
-        lambda kind: kind.add_feed_forward(dense, found, residual, post_norms, factors, kinds, norms[3], 1e-6),
+        lambda kind: kind.add_feed_forward(dense, parts, weights, residual, post_norms, factors, kinds, norms[3], 1e-6),
     ):
         for got, want in zip(ops(elementwise), ops(elementwise.reference), strict=True):
             assert distance(got, want) < (3e-3 if dtype == torch.bfloat16 else 3e-6)

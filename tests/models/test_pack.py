@@ -293,8 +293,8 @@ def test_one_canvas_is_packed_as_several_are(first: bool) -> None:
     spans = (Span(300, 556, RULES[2]),)
     row = Row(3, 300, 556, 556, spans, SAMPLINGS[1], 5, host_tokens=tokens, denoising=Denoising(0.6, first))
     text = Row(3, 44, 300, 300, (), SAMPLINGS[1], 5, host_tokens=tokens)
+    shape = shapes.fit(StepPlan((), (row,))).padding.shape
     for plan in (StepPlan((), (row,)), StepPlan((), (text,))):
-        shape = shapes.fit(plan).padding.shape
         found, wanted = (np.full(shape.words, 12345, np.int32) for _ in range(2))
         pack_into(found, plan, shape)
         pack_rows(wanted, plan, shape)
