@@ -26,8 +26,9 @@ PROGRAMS = 3 * 132  # that a card of 132 multiprocessors keeps busy while they w
 # for the weight: many loads are on their way. All fit cards of 99 KB shared memory.
 _INT4 = [
     (16, Tile(16, 128, 128, 4, 3)),
-    (32, Tile(32, 128, 128, 4, 3, 168)),
-    (64, Tile(64, 128, 128, 4, 3)),
+    (32, Tile(32, 128, 128, 4, 3, registers=168)),
+    (64, Tile(64, 128, 128, 4, 4)),
+    (256, Tile(128, 128, 64, 8, 4)),
     (1 << 31, Tile(128, 64, 128, 4, 3)),
 ]
 _INT4_FIXED = Tile(64, 64, 128, 4, 3)

@@ -91,7 +91,7 @@ def test_small_operations_at_real_shapes() -> None:
 def test_a_sandwiched_layer_at_real_shapes(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     dense, residual = (randn(256, 2816, dtype=dtype) for _ in range(2))
-    parts, weights = randn(256, 8, 2816, dtype=dtype), randn(256, 8).abs()
+    parts, weights = randn(256, 8, 2816, dtype=dtype), randn(256, 8, dtype=torch.float32).abs()
     norms, factors = [randn(2816, dtype=dtype) for _ in range(4)], randn(2, dtype=dtype)
     kinds = torch.arange(256, dtype=torch.int32, device=DEVICE) % 3
     post_norms = FeedForwardNorms(*norms[:3])
