@@ -19,10 +19,10 @@ TYPES: Mapping[int, str] = {
 }
 OTHERS = "invalid_request_error"
 # Such requests are translated to chats. Where a message has the name of a chat's parameter, it gets Anthropic's: not in
-# a value of the client's, and not where the client has sent a parameter of a chat, which is unknown here.
+# a value or a schema of the client's, and not where the client has sent a parameter of a chat, which is unknown here.
 QUOTED = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
 NAMES = tuple(
-    (re.compile(rf"(?<![\w.]){pattern}(?![\w])(?!: unknown)"), name)
+    (re.compile(rf"(?<![\w./]){pattern}(?![\w])(?!: unknown)"), name)
     for pattern, name in (
         (r"tools\.(\d+)\.function\.parameters", r"tools.\1.input_schema"),
         (r"tools\.(\d+)\.function\.name", r"tools.\1.name"),

@@ -42,10 +42,11 @@ class Options:
     chat: bool
     max_tokens: int
     stops: tuple[str, ...]
+    temperature: float = 0.0
 
     def params(self) -> dict[str, Any]:
         stop = {"stop": [*self.stops]} if self.stops else {}
-        return {"max_tokens": self.max_tokens, "temperature": 0.0, "seed": 0, **stop}
+        return {"max_tokens": self.max_tokens, "temperature": self.temperature, "seed": 0, **stop}
 
 
 class Backend(Protocol):

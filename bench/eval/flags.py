@@ -9,6 +9,7 @@ from ..load.output import number, positive
 
 MOST_AT_ONCE = 65536  # as --max-num-seqs of a server
 from_none = number(int, lambda value: value >= 0, "a whole number from 0")
+temperature = number(float, lambda value: 0 <= value <= 2, "a number from 0 to 2")
 at_once = number(int, lambda value: 1 <= value <= MOST_AT_ONCE, f"a whole number from 1 to {MOST_AT_ONCE}")
 
 
@@ -46,6 +47,13 @@ def add_eval_flags(parser: argparse.ArgumentParser) -> None:
         " takes",
     )
     group.add_argument("--max-tokens", type=positive, metavar="N", help="length of the canvas; default: the task's")
+    group.add_argument(
+        "--temperature",
+        type=temperature,
+        default=0.0,
+        metavar="T",
+        help="0, the default, takes the likeliest tokens; above it they are drawn with seed 0",
+    )
     group.add_argument("--batch", type=at_once, default=16, metavar="N", help="requests at once (default: %(default)s)")
     group.add_argument("--url", help="a running server that answers; default: the model is loaded here")
     group.add_argument("--api-key", help="of that server; default: ASYNCLANE_API_KEY")

@@ -66,6 +66,7 @@ class Plan:
             "shots_sha256": _hash([*self.shots]) if self.shots else None,
             "stops": [*options.stops],
             "max_tokens": options.max_tokens,
+            "temperature": options.temperature,
             "equivalence": ("sympy" if available() else "text") if self.name == "minerva_math" else None,
         }
 
@@ -93,7 +94,7 @@ def evaluate(flags: argparse.Namespace, settings: Settings | None, api_key: str 
     shots = shots_of(flags.task, task, flags.shots, flags.shots_file)
     backend = _backend(flags, settings, api_key)
     chat = with_template(flags.chat, flags.task, task, backend)
-    options = Options(chat, flags.max_tokens or task.max_tokens, task.stops_of(chat))
+    options = Options(chat, flags.max_tokens or task.max_tokens, task.stops_of(chat), flags.temperature)
     plan = Plan(flags.task, task, lines, shots, flags.limit, options, flags.batch)
     decoders = _decoders(flags.decoders, settings.preset if settings else None, backend.default)
     choices = [backend.choice(text, options.max_tokens) for text in decoders]
@@ -146,7 +147,8 @@ def _described(plan: Plan, run: Mapping[str, Any], data: Path) -> str:
     return (
         f"{plan.name}: {len(plan.chosen)} of {len(plan.lines)} problems of {data}, {run['model']}, "
         f"prompt: {run['prompt']}, {turns}, stop strings: {stops}, canvas of {plan.options.max_tokens} tokens, "
-        "temperature 0" + (f", answers compared by {run['equivalence']}" if run["equivalence"] else "")
+        f"temperature {plan.options.temperature:g}"
+        + (f", answers compared by {run['equivalence']}" if run["equivalence"] else "")
     )
 
 

@@ -247,6 +247,7 @@ def _gptq(said: _Section) -> Quantization:
     version = said.only("checkpoint_format", "gptq", "gptq_v2", default="gptq")
     said.only("pack_dtype", "int32", default="int32")
     act_order = bool(said.only("desc_act", True, False, default=False))
+    said.only("sym", True, False, default=True)  # zeros are stored either way
     rules = said.get("dynamic", default={})
     if not isinstance(rules, dict) or not all(rule.startswith("-:") for rule in rules):
         raise said.refusal("dynamic", rules, "only rules that leave modules out ('-:')")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -25,11 +25,11 @@ from ..off_loop import OffLoop
 from ..schema.completion_request import CompletionRequest
 from ..schema.openapi import REFUSALS
 from ..schema.requests import GenerationRequest
-from ..schema.responses import EventWriter, Finished, Json, ModelCard, Reply, usage_json
+from ..schema.responses import EventWriter, Finished, ModelCard, Reply, usage_json
 from ..settings import Settings
 from ..structured.grammar import Grammars
 from ..text.answer_formats import AnswerFormats
-from ..text.logprobs import TokenLogprob, mean_logprob
+from ..text.logprobs import TokenLogprob, in_a_row, mean_logprob
 from ..text.splitter import Piece
 from ..text.tokenizer import TextTooLong, Tokenizer
 from .answer_parts import DiffusingReader, Reader, Reading, SplitReading, joined
@@ -43,6 +43,8 @@ SHORT_CHARS = 4000  # or tokens, which are encoded or decoded on the event loop
 FEW_SCORES = 1000  # log-probabilities that are written on the event loop
 PER_TEXT = 32  # characters that take as long as a text itself, however short
 ENCODED_AT_ONCE = 2  # of those that are longer
+ENTRIES = 64  # of a list that are written at once
+DEPTH = 4  # of the lists in a response that are long: those of a choice's log-probabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +277,7 @@ def _chosen(body: GenerationRequest, planned: Sequence[PlannedChoice], collected
 async def _in_thread(
     backend: Backend, request: Request, body: GenerationRequest, finished: list[Finished], write: Callable[[], bytes]
 ) -> bytes:
-    """What `write` returns. Log-probabilities of 100,000 tokens take seconds to write, in which a thread leaves the
+    """The result of `write`. Log-probabilities of 100,000 tokens take seconds to write, in which a thread leaves the
     event loop to others."""
     scores = sum(len(one.scores or ()) + len(one.extras.prompt_scores or ()) for one in finished)
     size = scores * (1 + max(body.ranks or 0, body.prompt_logprobs or 0))
@@ -302,16 +304,32 @@ def _written(
     ]
     usages = {number: choice.usage for number, choice in enumerate(finished)}
     prompt_size = sum(prompt.tokens for prompt in prompts)
-    return _in_pieces(reply.whole(choices, usage_json(prompt_size, usages, body.choices)))
+    found = reply.whole(choices, usage_json(prompt_size, usages, body.choices))
+    return b"".join(piece.encode() for piece in _in_pieces(found, DEPTH))
 
 
-def _in_pieces(found: Json) -> bytes:
-    """An object as JSON. Entries of its lists are encoded one by one: no other thread runs while one is."""
-    fields = []
-    for name, value in found.items():
-        shown = f"[{','.join(map(_compact, value))}]" if isinstance(value, list) else _compact(value)
-        fields.append(f"{_compact(name)}:{shown}")
-    return f"{{{','.join(fields)}}}".encode()
+def _in_pieces(value: object, depth: int) -> Iterator[str]:
+    """JSON of a value, and of its parts down to a `depth`. Each piece is short: no other thread runs while it is made,
+    and a list that is an iterator is never complete in memory."""
+    if not depth or not isinstance(value, dict | list | Iterator):
+        yield _compact(value)
+    elif isinstance(value, dict):
+        between = "{"
+        for name, field in value.items():
+            yield f"{between}{_compact(name)}:"
+            yield from _in_pieces(field, depth - 1)
+            between = ","
+        yield "}" if value else "{}"
+    elif isinstance(value, list):
+        some = (_compact(value[at : at + ENTRIES])[1:-1] for at in range(0, len(value), ENTRIES))
+        yield from ("[", next(some, ""), *(f",{entries}" for entries in some), "]")
+    else:
+        between = "["
+        for entry in value:
+            yield between
+            yield from _in_pieces(entry, depth - 1)
+            between = ","
+        yield "]" if between == "," else "[]"
 
 
 def _compact(value: object) -> str:
@@ -391,7 +409,7 @@ async def _collect(
 ) -> list[Finished]:
     parts: list[list[Piece]] = [[] for _ in echoes]
     texts: list[list[str]] = [[echo] for echo in echoes]
-    scores: list[list[TokenLogprob]] = [[] for _ in echoes]
+    scores: list[list[Sequence[TokenLogprob]]] = [[] for _ in echoes]
     ends: dict[int, Delta] = {}
     async with aclosing(merged) as deltas:
         async for index, delta in deltas:
@@ -400,11 +418,12 @@ async def _collect(
                 parts[index] += found or ()
             record.note(index, delta)
             texts[index].append(delta.text)
-            scores[index] += delta.scores
+            if delta.scores:
+                scores[index].append(delta.scores)
             if delta.finish is not None:
                 ends[index] = delta
     _check_complete(len(echoes), ends)
-    finished = [Finished.of("".join(text), scores[at], ends[at]) for at, text in enumerate(texts)]
+    finished = [Finished.of("".join(text), in_a_row(scores[at]), ends[at]) for at, text in enumerate(texts)]
     return finished if readers is None else list(map(joined, parts, finished))
 
 

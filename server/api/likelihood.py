@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice, repeat
 from typing import Protocol
 
 from .. import errors
@@ -18,7 +18,7 @@ from ..schema.completion_request import CompletionRequest
 from ..schema.requests import GenerationRequest
 from ..schema.responses import Finished
 from ..text.detokenizer import AnswerText
-from ..text.logprobs import TokenLogprob, token_of
+from ..text.logprobs import Logprobs, TokenLogprob, token_of
 from ..text.tokenizer import Tokenizer
 
 
@@ -139,7 +139,7 @@ class ScoredAnswers:
             if scoring.given.sums:
                 logprobs = scored.candidate_logprobs
             else:
-                prompt_scores = tuple(scored.scores[: sum(scoring.given.lengths)])
+                prompt_scores = scored.scores[: sum(scoring.given.lengths)]
         shares = _shares(logprobs) if self.candidates else ()
         return Extras(tuple(zip(self.candidates, shares, strict=True)), prompt_scores)
 
@@ -160,17 +160,24 @@ def with_prompt(
 ) -> Finished:
     """A choice with the prompt's `text` and scores, and those of one more token if it was requested. `choice` has the
     scores of all tokens but the first."""
-    found = list(choice.scores or ())
-    start = body.likelihood_start or 1
-    scored, own = found[: len(ids) - start], found[len(ids) - start :]
-    places = AnswerText(tokenizer, placed=True)
-    shown = places.feed(ids)[0] + places.flush()
-    offsets = [place.start for place in places.take_places()]
-    before = [TokenLogprob(token_of(tokenizer, token), math.nan, 0, 0, ()) for token in ids[:start]]
-    scores = [replace(one, offset=at) for one, at in zip((*before, *scored), offsets, strict=True)]
+    scores, start = choice.scores or (), body.likelihood_start or 1
+    size = len(ids) + bool(body.max_tokens)
+    placed = Logprobs(size, lambda skipped: islice(_placed(tokenizer, ids, start, scores), skipped, size))
     if not body.max_tokens:
-        return replace(choice, text=text, scores=scores, finish=Finish.LENGTH)
-    token = replace(own[0], offset=len(shown))
+        return replace(choice, text=text, scores=placed, finish=Finish.LENGTH)
+    token = scores[len(ids) - start]
     tokens = int(choice.finish is not Finish.STOP)  # an end token is not counted
     usage = replace(choice.usage, completion_tokens=tokens)
-    return replace(choice, text=text + token.token.text * tokens, scores=[*scores, token], usage=usage)
+    return replace(choice, text=text + token.token.text * tokens, scores=placed, usage=usage)
+
+
+def _placed(
+    tokenizer: Tokenizer, ids: Sequence[int], start: int, scores: Sequence[TokenLogprob]
+) -> Iterator[TokenLogprob]:
+    """The tokens of a prompt, of which the first `start` have no scores, and what follows them, at their places."""
+    text = AnswerText(tokenizer, placed=True)
+    end = len(text.feed(ids)[0] + text.flush())
+    places = chain((place.start for place in text.take_places()), repeat(end))
+    before = (TokenLogprob(token_of(tokenizer, token), math.nan, 0, 0, ()) for token in ids[:start])
+    for one, at in zip(chain(before, scores), places, strict=False):
+        yield replace(one, offset=at)

@@ -9,7 +9,7 @@ dataclass of such. The structs of `FromEngine` and `ToEngine` are what crosses; 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple, Protocol, Self
@@ -298,7 +298,7 @@ class Extras(NamedTuple):
     number of tokens of each."""
 
     probabilities: tuple[tuple[str, float], ...] = ()
-    prompt_scores: tuple[TokenLogprob, ...] | None = None
+    prompt_scores: Sequence[TokenLogprob] | None = None
     gaps: tuple[tuple[str, int], ...] = ()
 
 
@@ -320,7 +320,7 @@ class Delta:
     finish: Finish | None = None
     usage: Usage | None = None
     lanes: LaneEvent | None = None
-    scores: tuple[TokenLogprob, ...] = ()
+    scores: Sequence[TokenLogprob] = ()
     token_ids: tuple[int, ...] = ()
     stop: str | None = None
     candidate_logprobs: tuple[float, ...] = ()

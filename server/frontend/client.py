@@ -58,6 +58,7 @@ class EngineClient:
         self._text = text
         self._metrics = metrics
         self._lost = False  # the connection
+        self._turns = asyncio.Lock()  # to read many tokens
         self._numbers = itertools.count()
         self._streams: dict[int, AnswerStream] = {}
         self._replies: dict[int, asyncio.Future[Any]] = {}
@@ -119,7 +120,7 @@ class EngineClient:
             if self._streams.pop(request_id, None) is not None and not stream.complete:
                 self.send([Abort(request_id, failed)])
 
-        stream = AnswerStream(AnswerReader(self._text, options), abort, self._metrics)
+        stream = AnswerStream(AnswerReader(self._text, options), abort, self._metrics, self._turns)
         self._streams[request_id] = stream
         if self.health.failure is None:
             self.send([Submit(request_id, tuple(prompt), options)])

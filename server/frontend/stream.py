@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import numpy as np
@@ -30,6 +30,8 @@ from ..text.detokenizer import AnswerText
 from ..text.lanes import Watcher, int32s
 from ..text.logprobs import LogprobReader, TokenLogprob
 from ..text.tokenizer import Tokenizer
+
+MANY_BYTES = 4 * 100  # of tokens, whose text and scores take a millisecond
 
 
 class AnswerReader:
@@ -58,7 +60,7 @@ class AnswerReader:
         if progress.finish is not None and not stopped:
             text += self._text.flush()
         lanes = None if self._watcher is None else self._watcher.look(progress.lanes)
-        scores: tuple[TokenLogprob, ...] = ()
+        scores: Sequence[TokenLogprob] = ()
         if self._scores is not None:
             scored = None if progress.scores is None else _scored(progress.scores)
             scores = self._scores.read(self._token_ids, self._text.take_places(), scored)
@@ -76,13 +78,21 @@ class AnswerReader:
 
 class AnswerStream:
     """An answer as the HTTP layer reads it, in one task. `abort` is called when the reader leaves, with True if the
-    text could not be made."""
+    text could not be made. The streams that share `turns` read many tokens in turns: between two of them the event loop
+    looks after all others."""
 
-    def __init__(self, reader: AnswerReader, abort: Callable[[bool], None], metrics: AnswerMetrics) -> None:
+    def __init__(
+        self,
+        reader: AnswerReader,
+        abort: Callable[[bool], None],
+        metrics: AnswerMetrics,
+        turns: asyncio.Lock | None = None,
+    ) -> None:
         self.complete = False  # the engine has sent all of it
         self._reader = reader
         self._abort = abort
         self._metrics = metrics
+        self._turns = turns or asyncio.Lock()
         self._waiting: deque[tuple[Progress, float]] = deque()  # with their times
         self._failure: Failure | None = None
         self._news = asyncio.Event()
@@ -122,7 +132,12 @@ class AnswerStream:
                 self._over = True
                 assert self._failure is not None
                 raise error_of(self._failure)
-            delta = self.read_now()
+            if len(self._waiting[0][0].tokens) <= MANY_BYTES:
+                delta = self.read_now()
+            else:
+                async with self._turns:
+                    delta = self.read_now()
+                    await asyncio.sleep(0)
             if delta is not None:
                 return delta
         raise StopAsyncIteration

@@ -341,15 +341,16 @@ class ResponsesRequest(GenerationRequest):
         error.param = error.param and named(error.param)
 
 
-MESSAGE = re.compile(r"\bmessages\.(\d+)(\.tool_call_id|\.tool_calls)?")
+# After a slash there are keys of the client's schemas.
+MESSAGE = re.compile(r"(?<![/\w])messages\.(\d+)(\.tool_call_id|\.tool_calls)?")
 NAMES = [
-    (re.compile(pattern), name)
+    (re.compile(rf"(?<![/\w]){pattern}\b"), name)
     for pattern, name in (
-        (r"\bmessages\b", "input"),
-        (r"\btools\.(\d+)\.function\b", r"tools.\1"),
-        (r"\btool_choice\.function\b", "tool_choice"),
-        (r"\breasoning_effort\b", "reasoning.effort"),
-        (r"\bmax_tokens\b", "max_output_tokens"),
+        ("messages", "input"),
+        (r"tools\.(\d+)\.function", r"tools.\1"),
+        (r"tool_choice\.function", "tool_choice"),
+        ("reasoning_effort", "reasoning.effort"),
+        ("max_tokens", "max_output_tokens"),
     )
 ]
 

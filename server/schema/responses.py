@@ -94,7 +94,7 @@ class Envelope:
     model: str
     usage_follows: bool
 
-    def wrap(self, kind: str, choices: list[Json]) -> Json:
+    def wrap(self, kind: str, choices: list[Json] | Iterator[Json]) -> Json:
         chunk = {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
         return {**chunk, "usage": None} if self.usage_follows else chunk
 
@@ -117,7 +117,8 @@ class Reply(Protocol):
     """The shapes of one endpoint, streamed and whole."""
 
     def writer(self, body: GenerationRequest, echoes: Sequence[str], prompt_tokens: int) -> EventWriter: ...
-    def whole(self, choices: Sequence[Finished], usage: Json) -> Json: ...
+    def whole(self, choices: Sequence[Finished], usage: Json) -> Json:
+        """The response. An iterator in it has the entries of a list, which may be large."""
 
 
 class Chunks(Protocol):
@@ -238,7 +239,7 @@ class ChatReply:
         return self.envelope.wrap(CHAT_CHUNK, [choice])
 
     def whole(self, choices: Sequence[Finished], usage: Json) -> Json:
-        shaped = [
+        shaped = (
             {
                 "index": index,
                 "message": self._message(choice),
@@ -247,7 +248,7 @@ class ChatReply:
                 **probabilities_json(choice.extras),
             }
             for index, choice in enumerate(choices)
-        ]
+        )
         return {**self.envelope.wrap("chat.completion", shaped), "usage": usage, **choices[0].prompt}
 
     def _message(self, choice: Finished) -> Json:
@@ -295,7 +296,7 @@ class TextReply:
         return self._wrap({**found, **_gaps(last.extras)})
 
     def whole(self, choices: Sequence[Finished], usage: Json) -> Json:
-        shaped = [
+        shaped = (
             {
                 **_text_choice(index, one.text, one.finish, one.scores),
                 **probabilities_json(one.extras),
@@ -303,11 +304,11 @@ class TextReply:
                 **_gaps(one.extras),
             }
             for index, one in enumerate(choices)
-        ]
-        return {**self._wrap(*shaped), "usage": usage}
+        )
+        return {**self.envelope.wrap("text_completion", shaped), "usage": usage}
 
-    def _wrap(self, *choices: Json) -> Json:
-        return self.envelope.wrap("text_completion", list(choices))
+    def _wrap(self, choice: Json) -> Json:
+        return self.envelope.wrap("text_completion", [choice])
 
 
 def probabilities_json(extras: Extras) -> Json:
@@ -375,14 +376,19 @@ def _text_logprobs(scores: Scores | None) -> Json | None:
     null."""
     if scores is None:
         return None
+    tokens, logprobs, tables, offsets, steps = [], [], [], [], []
+    for score in scores:  # once: they are made as they are read
+        tokens.append(_name(score.token))
+        logprobs.append(score.logprob if score.known else None)
+        tables.append(_by_text([*score.ranked, (score.token, score.logprob)]) if score.known else None)
+        offsets.append(score.offset)
+        steps.append(score.step if score.known else None)
     return {
-        "tokens": [_name(score.token) for score in scores],
-        "token_logprobs": [score.logprob if score.known else None for score in scores],
-        "top_logprobs": [
-            _by_text([*score.ranked, (score.token, score.logprob)]) if score.known else None for score in scores
-        ],
-        "text_offset": [score.offset for score in scores],
-        "steps": [score.step if score.known else None for score in scores],
+        "tokens": tokens,
+        "token_logprobs": logprobs,
+        "top_logprobs": tables,
+        "text_offset": offsets,
+        "steps": steps,
     }
 
 

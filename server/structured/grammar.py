@@ -112,7 +112,7 @@ class Grammars:
             raise InvalidValue(wanted.param, f"{wanted.param}: {reason}")
         submit = partial(self._submit, client, wanted.kind, wanted.job, wanted.plain)
         found = await self._result(wanted.param, wanted.job, submit)
-        return messages.Grammar(wanted.param.partition(".")[0], found.text, found.bytes, found.candidates)
+        return messages.Grammar(_parameter(wanted.param), found.text, found.bytes, found.candidates)
 
     def has(self, grammar: messages.Grammar) -> bool:
         """Return whether `constraint` has a grammar now that is not worn."""
@@ -217,6 +217,12 @@ class Grammars:
             if self._vocabulary is None:
                 self._vocabulary = Vocabulary(self._described())
             return self._vocabulary
+
+
+def _parameter(path: str) -> str:
+    """The parameter into which a path leads. Of `text` in `/v1/responses` it is the format."""
+    first, *rest = path.split(".")
+    return "text.format" if [first, *rest[:1]] == ["text", "format"] else first
 
 
 def _described(text: Tokenizer) -> dict[str, Any]:

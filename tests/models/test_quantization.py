@@ -269,6 +269,8 @@ PACKED = {"strategy": "group", "group_size": 32}
         ({**AWQ, "version": "gemv"}, "version = 'gemv' is not supported, only 'gemm'"),
         ({**AWQ, "zero_point": False}, "zero_point = False"),
         ({**GPTQ, "checkpoint_format": "marlin"}, "checkpoint_format = 'marlin'"),
+        ({**GPTQ, "sym": "yes"}, "sym = 'yes' is not supported, only True or False"),
+        ({**GPTQ, "sym": 1}, "sym = 1 is not supported, only True or False"),
         ({**GPTQ, "dynamic": {"+:.*": {"bits": 8}}}, "dynamic = {"),
     ],
 )

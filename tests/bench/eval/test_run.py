@@ -41,6 +41,7 @@ class Known:
         self.most = most
         self.facts: Mapping[str, str | None] = {"model": "known", "dtype": "float32", "quantization": None}
         self.seen: list[str] = []
+        self.temperatures = set[float]()
 
     def __enter__(self) -> Self:
         return self
@@ -60,6 +61,7 @@ class Known:
             raise KeyboardInterrupt
         question = next(question for question in ANSWERS if question in prompt.text)
         self.seen.append(question)
+        self.temperatures.add(options.params()["temperature"])
         text = ANSWERS[question] if choice.name != "llada" or int(question[8]) % 2 else "#### 77"
         return Reply(text, "stop", 10, 5 if choice.name == "llada" else 2, 40)
 
@@ -118,6 +120,17 @@ def test_from_arguments_to_table_picture_and_file(run: Run, data: Path) -> None:
     assert summary["summary"][0]["computed_per_token"] == 4.0
 
 
+@pytest.mark.parametrize(("arguments", "temperature"), [([], 0), (["--temperature", "0.7"], 0.7)])
+def test_the_temperature_is_0_unless_it_is_given(
+    run: Run, data: Path, arguments: list[str], temperature: float
+) -> None:
+    known = Known()
+    code, out, _ = run(known, *arguments)
+    assert (code, known.temperatures) == (0, {temperature})
+    assert f"temperature {temperature}" in out
+    assert records(data.with_name("eval-gsm8k.jsonl"))[0]["run"]["temperature"] == temperature
+
+
 def test_an_interrupted_run_goes_on_where_it_was(run: Run, data: Path) -> None:
     first = Known(most=5)
     assert run(first, "--out", "o.jsonl", "--batch", "1")[0] == 130
@@ -144,6 +157,7 @@ def test_an_interrupted_run_goes_on_where_it_was(run: Run, data: Path) -> None:
         (["--decoder", "llada"], 'whose decoders is ["asynclane"], not ["llada"]'),
         (["--raw"], 'whose prompt is "chat template", not "raw"'),
         (["--max-tokens", "64"], "whose max_tokens is 256, not 64"),
+        (["--temperature", "0.5"], "whose temperature is 0.0, not 0.5"),
         (["--shots", "1", "--shots-file", "data.jsonl"], "whose shots is 0, not 1"),
     ],
 )
@@ -247,6 +261,7 @@ def misuse(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["gsm8k_cot", "--data", "data.jsonl", "--decoder", "llada", "--preset", PRESET], "leave out --decoder"),
         (["gsm8k_cot", "--data", "data.jsonl", *(2 * ["--decoder", "llada"])], "--decoder is given twice"),
         (["gsm8k_cot", "--data", "data.jsonl", "--preset", "dparallel-dream"], "--preset dparallel-dream is for Dream"),
+        (["gsm8k", "--data", "data.jsonl", "--temperature", "-1"], "--temperature: must be a number from 0 to 2"),
         (["gsm8k_cot", "--data", "data.jsonl", "--batch", "65537"], "--batch: must be a whole number from 1 to 65536"),
     ],
 )

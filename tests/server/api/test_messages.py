@@ -372,9 +372,13 @@ async def test_calls_and_tools_need_a_template_that_shows_them(send: Any, text: 
             "stop: not 'response_format', \"it's response_format\", but tool_choice.function.name",
             "stop: not 'response_format', \"it's response_format\", but tool_choice.name",
         ),
+        (
+            "response_format: /properties/response_format/not is not supported",
+            "output_config.format: /properties/response_format/not is not supported",
+        ),
         ("reasoning_effort: chat_template_kwargs has another value", None),
     ],
-    ids=range(4),
+    ids=range(5),
 )
 async def test_names_of_a_chat_are_anthropics_wherever_they_stand(send: Any, raised: str, shown: str | None) -> None:
     error = error_of(await send(FakeEngine([errors.InvalidValue("siblings", raised)])), 400)

@@ -247,13 +247,13 @@ async def test_every_option_reaches_the_engine(respond: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"text": {"format": {"type": "json_schema", "name": "a", "schema": SCHEMA}}}, "text"),
-        ({"text": {"format": {"type": "json_object"}, "verbosity": "low"}}, "text"),
+        ({"text": {"format": {"type": "json_schema", "name": "a", "schema": SCHEMA}}}, "text.format"),
+        ({"text": {"format": {"type": "json_object"}, "verbosity": "low"}}, "text.format"),
         ({"structured_outputs": {"choice": ["a", "b"]}}, "structured_outputs"),
         ({**TOOLS, "tool_choice": {"type": "function", "name": "now"}}, "tools"),
         ({"tools": [{**WEATHER, "strict": True}]}, "tools"),
         ({"text": {"format": {"type": "text"}}}, None),
-        ({**TOOLS, "tool_choice": "none", "text": {"format": {"type": "json_object"}}}, "text"),
+        ({**TOOLS, "tool_choice": "none", "text": {"format": {"type": "json_object"}}}, "text.format"),
     ],
 )
 async def test_a_grammar_guides_formats_and_calls(respond: Any, fields: dict[str, Any], param: str | None) -> None:
@@ -334,6 +334,16 @@ async def test_what_is_wrong_is_named_as_responses_name_it(
     assert error["param"] == param or error["param"].startswith(f"{param}./")
     assert param in error["message"] or error["code"] == "context_length_exceeded"
     assert engine.prompts == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("key", ["max_tokens", "messages", "response_format"])
+async def test_a_refused_schema_is_named_as_it_was_sent(respond: Any, key: str, stream: bool) -> None:
+    """By the compiler of its schema, whose keys stay as they are."""
+    schema = {"type": "object", "properties": {key: {"uniqueItems": True}}}
+    error = error_of(await respond(FakeEngine(), **formatted(schema=schema), stream=stream), 400)
+    assert error["param"] == "text.format.schema"
+    assert f"text.format.schema: /properties/{key}/uniqueItems is not supported" in error["message"]
 
 
 @pytest.mark.parametrize("name", unsupported_by(RESPONSES))
