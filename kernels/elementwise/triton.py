@@ -31,37 +31,47 @@ PLACED = 256  # positions of one program that finds their places
 
 
 def swiglu(gate_up: Tensor) -> Tensor:
-    return _gated(gate_up, gelu=False)
+    return _gated(gate_up[None], gate_up.dtype, gelu=False)
+
+
+def swiglu_of(parts: Tensor, dtype: torch.dtype) -> Tensor:
+    """`swiglu` of the sum of parts [S, T, 2 * ff], rounded to `dtype`."""
+    return _gated(parts, dtype, gelu=False)
 
 
 def geglu(gate_up: Tensor) -> Tensor:
-    return _gated(gate_up, gelu=True)
+    return _gated(gate_up[None], gate_up.dtype, gelu=True)
 
 
-def _gated(gate_up: Tensor, gelu: bool) -> Tensor:
-    expect("gate_up", gate_up, ("T", "2 * ff"), FLOATS)
-    tokens, width = gate_up.shape
+def _gated(parts: Tensor, dtype: torch.dtype, gelu: bool) -> Tensor:
+    expect("gate_up", parts[0], ("T", "2 * ff"), FLOATS)
+    count, tokens, width = parts.shape
     if width % 2:
         raise ValueError(f"gate_up must have an even width, not {width}")
     ff = width // 2
-    out = gate_up.new_empty((tokens, ff))
+    out = parts.new_empty((tokens, ff), dtype=dtype)
     if tokens:
-        _glu[(tokens, triton.cdiv(ff, COLUMNS))](gate_up, out, FF=ff, BLOCK=COLUMNS, GELU=gelu, **chained(out))
+        _glu[(tokens, triton.cdiv(ff, COLUMNS))](
+            parts, out, parts.stride(0), FF=ff, SUMMED=count, BLOCK=COLUMNS, GELU=gelu, **chained(out)
+        )
     return out
 
 
 @triton.jit
 def _glu(
-    gate_up_ptr, out_ptr, FF: tl.constexpr, BLOCK: tl.constexpr, GELU: tl.constexpr, CHAINED: tl.constexpr
+    parts_ptr, out_ptr, part_stride, FF: tl.constexpr, SUMMED: tl.constexpr, BLOCK: tl.constexpr, GELU: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     await_previous(CHAINED)
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < FF
-    gate = tl.load(gate_up_ptr + token * 2 * FF + column, mask=inside, other=0.0)
-    up = tl.load(gate_up_ptr + token * 2 * FF + FF + column, mask=inside, other=0.0)
-    active = activation(gate.to(tl.float32), GELU).to(gate.dtype).to(tl.float32)
-    tl.store(out_ptr + token * FF + column, (active * up.to(tl.float32)).to(gate.dtype), mask=inside)
+    kind = out_ptr.dtype.element_ty
+    gates = parts_ptr + token * 2 * FF + column
+    gate = sum_of(gates, part_stride, inside, kind, SUMMED)
+    up = sum_of(gates + FF, part_stride, inside, kind, SUMMED)
+    active = activation(gate.to(tl.float32), GELU).to(kind).to(tl.float32)
+    tl.store(out_ptr + token * FF + column, (active * up.to(tl.float32)).to(kind), mask=inside)
 
 
 @triton.jit

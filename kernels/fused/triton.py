@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..common.types import PLAIN, GroupedMatrix, Matrix, PagedHeads, QkNorm
-from ..elementwise.triton import rope_write_kv_of, swiglu
+from ..elementwise.triton import rope_write_kv_of, swiglu_of
 from ..elementwise.triton_norms import add_rms_norm_of
 from ..linear.triton import linear
 from ..linear.triton_grouped import grouped_parts
@@ -19,7 +19,7 @@ from ..linear.triton_streamed import streamed, streams
 def linear_swiglu(x: Tensor, gate_up: Matrix, fixed: bool = False) -> Tensor:
     if streams(gate_up, x, fixed):
         return streamed(x, gate_up, gated=True)[0]
-    return swiglu(linear(x, gate_up, fixed))
+    return swiglu_of(product_parts(x, gate_up, fixed), x.dtype)
 
 
 def linear_add_rms_norm(

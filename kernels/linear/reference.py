@@ -15,6 +15,7 @@ MIN_ROWS = 16
 
 FP8_MAX = 448.0
 INT4_MAX = 15
+SHARES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)  # of a group's range: fewer steps are wasted on its outermost numbers
 LEAST_SCALE = 1e-12  # of a row of zeros
 
 
@@ -79,16 +80,24 @@ def dequantize(weight: Matrix) -> Tensor:
 
 
 def quantize_groups(weight: Tensor, group: int) -> GroupedMatrix:
-    """A weight [out, in] in int4, rounded to nearest: the numbers of `group` columns are spread evenly from the least
-    to the largest. In torch on every device."""
+    """A weight [out, in] in int4: the numbers of `group` columns are spread evenly from the least to the largest, or
+    over a share of that range, beyond which they are cut: of `SHARES` the one with the least squared error. In torch on
+    every device."""
     rows, columns = weight.shape
     grouped = weight.float().view(rows, columns // group, group)
-    least, most = grouped.amin(-1).clamp_max(0), grouped.amax(-1).clamp_min(0)
-    scales = ((most - least) / INT4_MAX).clamp_min(LEAST_SCALE)
-    zeros = (-least / scales).round()
-    numbers = (grouped / scales[..., None]).round() + zeros[..., None]
-    numbers = numbers.clamp(0, INT4_MAX).flatten(1)
-    return GroupedMatrix(pack_int4(numbers), torch.stack((scales, zeros), -1), group)
+    least, most = grouped.amin(-1, keepdim=True).clamp_max(0), grouped.amax(-1, keepdim=True).clamp_min(0)
+    numbers, scales = torch.empty_like(grouped), grouped.new_empty((*grouped.shape[:2], 2))
+    errors = torch.full_like(least, torch.inf)
+    for share in SHARES:
+        scale = (share * (most - least) / INT4_MAX).clamp_min(LEAST_SCALE)
+        zero = (-share * least / scale).round()
+        found = ((grouped / scale).round() + zero).clamp_(0, INT4_MAX)
+        error = (found - zero).mul_(scale).sub_(grouped).square_().sum(-1, keepdim=True)
+        better = error < errors
+        numbers = torch.where(better, found, numbers)
+        scales = torch.where(better, torch.cat((scale, zero), -1), scales)
+        errors = torch.minimum(error, errors)
+    return GroupedMatrix(pack_int4(numbers.flatten(1)), scales, group)
 
 
 def pack_int4(numbers: Tensor) -> Tensor:
