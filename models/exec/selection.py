@@ -1,7 +1,7 @@
 """Leaves some positions of rows out of a network's later layers: FOCUS, arXiv 2601.23278.
 
-How many go on is known on the host, so all sizes are; which ones is found on the device, without a wait. A row is
-judged by its own candidates alone, so an answer does not depend on the other rows of a step.
+How many go on is known on the host, so all sizes are; which ones is found on the device, without a wait. Only
+candidates of one row are compared, so an answer does not depend on the other rows of a step.
 """
 
 from __future__ import annotations
