@@ -755,30 +755,29 @@ def _denoised_words(columns: Columns, row_sizes: np.ndarray, projected: np.ndarr
 
 def _selection_words(columns: Columns, row_starts: Ints, span_sizes: Ints, ruled: np.ndarray) -> Words:
     """Sections of rows that go on with some of their positions. `ruled` spans have rules of their own."""
-    fates = np.full(row_starts[-1], GOES_ON, np.int32)
-    sizes, kept_spans = np.diff(row_starts), span_sizes.copy()
+    found = [(row, one) for row, one in enumerate(columns.selections) if one is not None]
+    rows, selections = np.array([row for row, _ in found], np.int64), [one for _, one in found]
     first_span = _starts(columns.span_counts)
+    sizes, kept_spans = np.diff(row_starts), span_sizes.copy()
     counts, keeps = np.zeros((2, len(sizes)), np.int32)
-    candidates = [NO_WORDS]
-    for row, selection in enumerate(columns.selections):
-        if selection is None:
-            continue
-        keep, own, cached = selection
-        if columns.span_counts[row] != 1 or not 0 < keep <= len(own):
-            raise ValueError("a row with a selection has one span, and keeps some of its candidates")
-        here = slice(row_starts[row], row_starts[row + 1])
-        tokens = own - columns.starts[row] + here.start
-        fates[here] = UNREAD
-        fates[cached - columns.starts[row] + here.start] = STOPS
-        fates[tokens] = CANDIDATE
-        candidates.append(tokens)
-        counts[row], keeps[row] = len(own), keep
-        sizes[row] -= selection.dropped
-        kept_spans[first_span[row]] = keep
+    counts[rows] = own_counts = [len(one.candidates) for one in selections]
+    keeps[rows] = [one.keep for one in selections]
+    if (columns.span_counts[rows] != 1).any() or (keeps > counts).any() or (keeps[rows] < 1).any():
+        raise ValueError("a row with a selection has one span, and keeps some of its candidates")
+    offsets = row_starts[rows] - columns.starts[rows]
+    fates = np.full(row_starts[-1], GOES_ON, np.int32)
+    for row in rows.tolist():
+        fates[row_starts[row] : row_starts[row + 1]] = UNREAD
+    candidates = np.concatenate([one.candidates for one in selections]) + offsets.repeat(own_counts)
+    cached = [one.cached for one in selections]
+    fates[np.concatenate(cached) + offsets.repeat([*map(len, cached)])] = STOPS
+    fates[candidates] = CANDIDATE
+    sizes[rows] -= [one.dropped for one in selections]
+    kept_spans[first_span[rows]] = keeps[rows]
     span_starts = _starts(kept_spans)
     return {
         "fates": fates,
-        "candidates": np.concatenate(candidates),
+        "candidates": candidates,
         "candidate_starts": _starts(counts),
         "keeps": keeps,
         "kept_starts": _starts(sizes),

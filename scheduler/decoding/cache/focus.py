@@ -22,7 +22,7 @@ import numpy as np
 
 from ...contract import Ints, Selection
 from ..params import Params, Range
-from .base import CachePolicy, ComputeRange, Progress, RequestExtent
+from .base import NO_CANVAS, CachePolicy, ComputeRange, Progress, RequestExtent
 
 NONE = -1
 
@@ -37,48 +37,48 @@ class Focus(CachePolicy):
         self._alpha = params.number("focus_alpha")
         self._settled = 0  # positions before it are exact
         self._block_end = NONE  # of the last step
-        self._computed: Ints | None = None  # [length] the token with which all layers last computed each position
-        self._open = 0  # positions, before the last step
-        self._committed = self._commits = 0  # tokens, and steps that committed any
+        self._lane_end = NONE  # of the last step
+        self._tokens = NO_CANVAS.tokens  # of the lane, with which all layers last computed it
+        self._open = 0  # positions of the lane, before the last step
+        self._committed = self._commits = 0  # tokens, and steps that committed any, before the last step
 
     @property
     def keeps_prompt(self) -> bool:
         return True
 
     def compute_range(self, extent: RequestExtent) -> ComputeRange:
-        whole = ComputeRange(self._settled, extent.end, extent.end)
-        return whole if extent.end != self._block_end else whole._replace(selection=self._selection(extent))
+        begun = extent.end == self._block_end and extent.last == self._lane_end
+        selection = self._selection(extent) if begun else None
+        return ComputeRange(self._settled, extent.end, extent.end, selection=selection)
 
-    def _selection(self, extent: RequestExtent) -> Selection | None:
-        canvas, first = extent.canvas, self._settled
-        tokens = canvas.tokens[max(first - canvas.origin, 0) : max(extent.end - canvas.origin, 0)]
-        start = max(first, canvas.origin)
-        before = self._computed
-        if before is None:
-            return None
-        changed = tokens != before[start - canvas.origin : start - canvas.origin + len(tokens)]
-        open_ = tokens == canvas.mask_id
-        open_[max(extent.last - start, 0) :] = False
-        committed, commits = self._progress(int(canvas.open.sum()))
+    def _selection(self, extent: RequestExtent) -> Selection:
+        start, tokens = _lane(extent)
+        open_ = tokens == extent.canvas.mask_id
+        candidates = open_.nonzero()[0] + start
+        committed, commits = self._progress(len(candidates))
         average = committed / commits if commits else 1.0
-        candidates = start + np.flatnonzero(open_).astype(np.int32)
         keep = min(len(candidates), math.ceil(self._alpha * max(1.0, average)))
-        # The prompt's tail in the first block, and what lies after the canvas in the last, do not change.
-        stays = np.ones(extent.end - first, np.bool_)
-        stays[start - first : start - first + len(tokens)] = ~(changed | open_)
-        return Selection(keep, candidates, first + np.flatnonzero(stays).astype(np.int32))
+        cached = ((tokens == self._tokens) > open_).nonzero()[0] + start
+        if self._settled < start or extent.last < extent.end:  # the prompt's tail, or what lies after the canvas
+            around = np.arange(self._settled, start), cached, np.arange(extent.last, extent.end)
+            cached = np.concatenate(around)
+        return Selection(keep, candidates.astype(np.int32), cached.astype(np.int32))
 
     def _progress(self, open_: int) -> tuple[int, int]:
-        """Tokens committed so far, with `open_` positions left, and the steps that committed any."""
+        """Tokens committed so far, with `open_` positions left in the lane, and the steps that committed any."""
         new = self._open - open_
         return self._committed + new, self._commits + (new > 0)
 
     def computed(self, range_: ComputeRange, extent: RequestExtent, progress: Progress) -> None:
-        canvas, open_ = extent.canvas, int(extent.canvas.open.sum())
-        if self._computed is None:
-            self._computed = np.full(len(canvas.tokens), NONE, np.int32)
-            self._open = open_
-        self._committed, self._commits = self._progress(open_)
-        self._open, self._block_end, self._settled = open_, range_.end, extent.frontier
-        here = slice(max(range_.start - canvas.origin, 0), max(range_.end - canvas.origin, 0))
-        self._computed[here] = canvas.tokens[here]
+        _, tokens = _lane(extent)
+        open_ = int(np.count_nonzero(tokens == extent.canvas.mask_id))
+        # The lane before was full when this one began.
+        self._committed, self._commits = self._progress(open_ if extent.last == self._lane_end else 0)
+        self._open, self._tokens, self._lane_end = open_, tokens, extent.last
+        self._block_end, self._settled = range_.end, extent.frontier
+
+
+def _lane(extent: RequestExtent) -> tuple[int, Ints]:
+    """The start of the lane, where a block of the network may have begun before, and its tokens."""
+    start, origin = extent.first, extent.canvas.origin
+    return start, extent.canvas.tokens[start - origin : extent.last - origin]
