@@ -18,13 +18,15 @@ from ..kernels.common.types import Fp8Matrix, GroupedMatrix, Matrix, QkNorm, Rou
 from ..kernels.elementwise import add_rms_norm, embed, rms_norm
 from ..kernels.experts import experts_mlp, route
 from ..kernels.fused import linear_add_rms_norm, linear_rope_write_kv, linear_swiglu
+from ..kernels.importance import importance
 from ..kernels.linear import linear
 from .checkpoint.config import ModelConfig
 from .checkpoint.families import Source, layer_sources, top_sources
 from .checkpoint.split import WHOLE, Rank
 from .checkpoint.weights import TensorPlace
 from .exec.group import Group
-from .exec.pack import Batch
+from .exec.pack import NOWHERE, Batch
+from .exec.selection import Selected, select
 from .kv_cache import KvPages
 from .numerics import Numerics
 
@@ -209,6 +211,7 @@ class Unfinished:
 
     queries: Tensor  # [T, H, D]
     residual: Tensor  # [T, dim]
+    selected: Selected | None = None  # T are the tokens that a selection has left; None: all
 
 
 class Transformer:
@@ -240,16 +243,28 @@ class Transformer:
         places = pages.places(batch)
         table = pages.table[batch.row_slots]
         blocks, fixed = self.weights.blocks, self.numerics.fixed
+        row_starts, attention = batch.row_starts, batch.attention
+        selecting, selected, gains = batch.selecting, None, None
         residual = embed(canvases, batch.slots, positions, self.weights.embedding)
         x = rms_norm(residual, blocks[0].attn_norm, config.norm_eps)
         for index, block in enumerate(blocks):
             keys, values = pages.keys[index], pages.values[index]
             queries = linear_rope_write_kv(x, block.qkv, cos, sin, keys, values, places, block.qk_norm, fixed)
+            if selecting is not None and selected is None:
+                own = selecting.candidates, selecting.candidate_starts, config.block_size
+                found = importance(queries, keys, places, *own)
+                if gains is None:
+                    gains = -found
+                else:  # the second layer's keys are written: from here on some tokens are left out
+                    selected = select(batch, selecting, gains + found)
+                    queries, residual, cos, sin, stored = map(selected.of, (queries, residual, cos, sin, stored))
+                    places = torch.where(selected.real, selected.of(places), NOWHERE)
+                    row_starts, attention = selecting.row_starts, selecting.attention
             if index + 1 == config.layers:
-                return Unfinished(queries, residual)
+                return Unfinished(queries, residual, selected)
             x = paged_attention(
-                queries, keys, values, table, batch.row_starts, batch.visible, config.block_size, stored,
-                batch.mask_offsets, batch.attention, batch.causal_offsets,
+                queries, keys, values, table, row_starts, batch.visible, config.block_size, stored,
+                batch.mask_offsets, attention, batch.causal_offsets,
             )  # fmt: skip
             x, residual = self._add_up(x, block.attn_out, residual, block.ff_norm, turn=0)
             x, residual = self._feed_forward(x, residual, block, blocks[index + 1].attn_norm)
@@ -258,6 +273,8 @@ class Transformer:
     def conclude(self, unfinished: Unfinished, batch: Batch, pages: KvPages) -> Tensor:
         """The rest of the last block at the projected positions, and the final norm: hidden states [N, dim]."""
         config, block = self.config, self.weights.blocks[-1]
+        if unfinished.selected is not None:
+            batch = unfinished.selected.batch
         queries, residual = unfinished.queries[batch.projected], unfinished.residual[batch.projected]
         if not len(queries):  # the plan needs keys and values alone
             return residual

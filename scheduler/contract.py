@@ -115,6 +115,25 @@ class Denoising(NamedTuple):
     first: bool
 
 
+class Selection(NamedTuple):
+    """Some positions of a row pass the first two layers alone. In later ones they keep the keys and values of a step
+    before, as they have those of the second one, which are written for all.
+
+    The row goes on with `keep` of its open `candidates` [n], those for which the attention of all candidates rises most
+    from the first layer to the second, and with all other positions but the `cached` [any]; these are absolute, and
+    ascend. Only kept candidates are predicted: at other positions of its span a result has the canvas, the mask's id as
+    proposal, and 0 for all else. The row has one span, and all candidates are in it."""
+
+    keep: int
+    candidates: Ints
+    cached: Ints
+
+    @property
+    def dropped(self) -> int:
+        """Positions that later layers leave out."""
+        return len(self.candidates) - self.keep + len(self.cached)
+
+
 class Row(NamedTuple):
     """One request's contiguous range `[start, end)` of positions, computed in this step. It may have several, in order.
     Keys and values are written in place. Then its queries see all keys in `[0, visible)`, in a `causal` row only those
@@ -124,7 +143,8 @@ class Row(NamedTuple):
     span. If `host_tokens` [end - start] are given, the canvas holds them from now on. Rows that `copy` a part of a
     request are not seen by its own. Tokens `scored` [positions of spans, which may repeat] are scored, but below 0.
     An `order` [end - start] has the row's positions as a causal network reads them: the keys of the n-th are stored as
-    those of `start` + n, and seen by queries from there on. A row that is `denoising` also sees all of itself."""
+    those of `start` + n, and seen by queries from there on. A row that is `denoising` also sees all of itself. Where
+    there is a `selection` the network is block-causal, predicts a position at itself, and runs on one device."""
 
     slot: int
     start: int
@@ -142,6 +162,7 @@ class Row(NamedTuple):
     causal: bool = False
     order: Ints | None = None
     denoising: Denoising | None = None
+    selection: Selection | None = None
 
     @property
     def tokens(self) -> int:
@@ -167,7 +188,7 @@ class Placement:
 
 class Columns(NamedTuple):
     """A plan's R rows as arrays, and their S spans, end to end, of which row r has `span_counts[r]`, span s the rule
-    `rules[rule_numbers[s]]`. The last ten are fields of the rows."""
+    `rules[rule_numbers[s]]`. The last eleven are fields of the rows."""
 
     slots: Ints
     starts: Ints
@@ -191,10 +212,11 @@ class Columns(NamedTuple):
     causal: tuple[bool, ...]
     orders: tuple[Ints | None, ...]
     denoising: tuple[Denoising | None, ...]
+    selections: tuple[Selection | None, ...]
 
     @classmethod
     def of(cls, rows: tuple[Row, ...]) -> Columns:
-        fields: list[tuple[Any, ...]] = [*zip(*rows, strict=True)] if rows else [()] * 16
+        fields: list[tuple[Any, ...]] = [*zip(*rows, strict=True)] if rows else [()] * 17
         bounds, (spans, samplings, steps), optional = fields[:4], fields[4:7], fields[7:]
         parts = [*chain.from_iterable(spans)]
         starts, ends, rules, may_end, joined = zip(*parts, strict=True) if parts else [()] * 5

@@ -169,13 +169,14 @@ class RequestStats(NamedTuple):
 
     prompt_tokens: int = 0  # 0 until its first step
     cached_tokens: int = 0  # of the prompt, computed for other requests
-    computed_tokens: int = 0  # positions
+    computed_tokens: int = 0  # positions, in all layers
     forwards: int = 0  # chunks of the prompt are none
     lanes: int = 0
     forks: int = 0
     cancelled_lanes: int = 0
     refreshes: int = 0
     reused_refreshes: int = 0  # refreshes that advanced the lanes too, so they cost no forward of their own
+    dropped_tokens: int = 0  # positions that passed the first two layers alone
 
 
 class Failure(NamedTuple):

@@ -66,6 +66,7 @@ class Sequence:
         *("state", "outcome", "holding", "block_hashes", "lease", "frontier", "end_at", "predicted_end", "sent"),
         *("shape", "scores_candidates", "candidate_logprobs"),
         *("served_at", "prefilled", "steps", "computed_tokens", "cached_tokens", "refreshes", "reused_refreshes"),
+        "dropped_tokens",
     )
     layout: RowLayout
 
@@ -129,6 +130,7 @@ class Sequence:
         self.served_at = 0  # the scheduler's step that last carried it, or admitted it
         self.prefilled = 0  # absolute positions before it were computed in chunks of the prompt, before all forwards
         self.steps = self.computed_tokens = self.cached_tokens = self.refreshes = self.reused_refreshes = 0
+        self.dropped_tokens = 0
 
     @property
     def pages(self) -> tuple[int, ...]:
@@ -141,7 +143,8 @@ class Sequence:
         prompt_tokens = self.prompt_length if self.steps or self.prefilled else 0
         lanes = tree.born, tree.forks, tree.cancelled
         positions = prompt_tokens, self.cached_tokens, self.computed_tokens
-        return make(RequestStats, (*positions, self.steps, *lanes, self.refreshes, self.reused_refreshes))
+        counts = self.steps, *lanes, self.refreshes, self.reused_refreshes, self.dropped_tokens
+        return make(RequestStats, (*positions, *counts))
 
     def answer_cost(self) -> AnswerCost | None:
         """The cost of an answer that has ended by itself; None of one that was ended."""
@@ -281,7 +284,7 @@ class Sequence:
             window = window._replace(start=max(window.start, self._begin()))
         if window.end - window.start > self._row_tokens:  # lanes and look-ahead after that wait
             end = self.tree.pattern.floor(window.start + self._row_tokens)
-            return window._replace(end=end, visible=min(window.visible, end))
+            return window._replace(end=end, visible=min(window.visible, end), selection=None)
         return window
 
     def rule_input(self, rule: HostRuleRunner, spans: tuple[Span, ...], part: slice) -> RuleInput:
@@ -407,7 +410,9 @@ class Sequence:
         if window.refresh:
             self.refreshes += 1
             self.reused_refreshes += window.drives
-        self.computed_tokens += planned.tokens
+        dropped = 0 if window.selection is None else window.selection.dropped
+        self.computed_tokens += planned.tokens - dropped
+        self.dropped_tokens += dropped
         if self.recorder is None:
             return None
         rows, prompt = [row for row in planned.rows if row.copy is None], self.prompt_length

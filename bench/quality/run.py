@@ -81,6 +81,7 @@ def figures(choice: Choice, t: Tally) -> dict[str, object]:
         "calls_per_problem": round(t.calls_per_problem, 3),
         "tokens_per_call": round(t.tokens_per_call, 3),
         "computed_tokens_per_answer_token": round(t.computed_per_token, 3),
+        "dropped_tokens_per_answer_token": round(t.dropped_per_token, 3),
         "answers_cut_at_max_tokens": t.cut,
         "wall_s": round(t.wall_s, 2),
     }

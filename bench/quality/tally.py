@@ -50,6 +50,7 @@ class Tally:
     answer_tokens: int
     calls: int
     computed_tokens: int
+    dropped_tokens: int
     cut: int
     wall_s: float
     lanes: LaneFigures
@@ -78,6 +79,11 @@ class Tally:
     def computed_per_token(self) -> float:
         return self.computed_tokens / self.answer_tokens
 
+    @property
+    def dropped_per_token(self) -> float:
+        """Positions that passed the first layers alone, which are not among those computed."""
+        return self.dropped_tokens / self.answer_tokens
+
 
 def tally(decoder: str, problems: Sequence[Problem], replies: Sequence[Reply], wall_s: float) -> Tally:
     """Grade each reply. Raises `ValueError` unless there is one for each problem, and at least one problem."""
@@ -91,6 +97,7 @@ def tally(decoder: str, problems: Sequence[Problem], replies: Sequence[Reply], w
         answer_tokens=sum(reply.usage.completion_tokens + 1 for reply in replies),
         calls=sum(reply.usage.stats.forwards for reply in replies),
         computed_tokens=sum(reply.usage.stats.computed_tokens for reply in replies),
+        dropped_tokens=sum(reply.usage.stats.dropped_tokens for reply in replies),
         cut=sum(reply.finish is Finish.LENGTH for reply in replies),
         wall_s=wall_s,
         lanes=LaneFigures.of([reply.lanes for reply in replies]),

@@ -112,7 +112,8 @@ class ModelConfig:
     def pattern(self) -> AttentionPattern:
         """The part that the scheduler needs."""
         if self.canvas is None:
-            return AttentionPattern(self.logit_shift, self.block_size, self.known_first)
+            selects = self.block_size > 1 and not self.logit_shift and not self.known_first and self.layers > 1
+            return AttentionPattern(self.logit_shift, self.block_size, self.known_first, selects=selects)
         canvas = self.canvas
         return AttentionPattern(
             self.logit_shift, self.block_size, canvas_length=canvas.canvas_length, sampler=canvas.sampler

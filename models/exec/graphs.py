@@ -21,7 +21,7 @@ from ...scheduler.contract import MOST_RANKS, StepPlan
 from ..network import Unfinished
 from .forms import Forms
 from .pack import Batch, Shape, pack_nothing, unpack
-from .shapes import Fit, Padding, PaddingKey, ShapeSet
+from .shapes import MOST_PADDINGS, Fit, Padding, PaddingKey, ShapeSet
 
 IN_FLIGHT = 2  # steps that may be launched before the first is collected
 DEVICE = torch.device("cuda")
@@ -304,6 +304,8 @@ class StepGraphs:
         body = None if padding.body is None else self._bodies.get(padding.body)
         tail = None if padding.tail is None else self._tails.get(padding.tail)
         results = () if tail is None else tuple(self._result_of(turn, tail.out) for turn in self._turns)
+        if len(self._prepared) == MOST_PADDINGS:
+            self._prepared.clear()
         prepared = self._prepared[padding] = Prepared(hosts, words, results, body, tail)
         return prepared
 

@@ -19,7 +19,19 @@ from torch import Tensor
 
 from ...kernels.attention.tiles import AttentionConfig, AttentionPlan, row_tiles, tile_capacity
 from ...kernels.common.types import Draws, SpanRules
-from ...scheduler.contract import MOST_RANKS, WIDE_RANKS, Bias, Columns, Ints, Row, Sampling, Span, StepPlan, make
+from ...scheduler.contract import (
+    MOST_RANKS,
+    WIDE_RANKS,
+    Bias,
+    Columns,
+    Ints,
+    Row,
+    Sampling,
+    Selection,
+    Span,
+    StepPlan,
+    make,
+)
 
 NOWHERE = -1  # position of a padding token
 # Sections of the buffer whose padding is NOWHERE.
@@ -37,6 +49,14 @@ LOGIT_ROWS = (
 )
 UNCHANGED = -1  # host token of a position whose canvas keeps its token
 DRAW_WORDS = 7  # numbers that say how a position is drawn
+STOPS, GOES_ON, CANDIDATE, UNREAD = range(4)  # what a selection does to a token; unread ones go on, unpredicted
+# By section of tiles, that of the rows which it cuts.
+TILED = {
+    "tiles": "row_starts",
+    "projected_tiles": "projected_starts",
+    "kept_tiles": "kept_starts",
+    "kept_projected_tiles": "kept_projected_starts",
+}
 BIASES_OF_ROW = 2  # the start of an answer may have one of its own
 LEAST_BIASES = 256  # entries of biases that a shape with any has room for, else a power of two
 NO_WORDS = np.empty(0, np.int32)  # a shape may have room for what no row of a plan has
@@ -50,7 +70,8 @@ class OptionalInputs(NamedTuple):
     `sampled` rows, and `narrowed` ones among them (top-p, top-k); entries of `biases`; log-probabilities with so many
     `ranks`, if not None; `restricted` rows, with `mask_words` in each one's mask of the vocabulary; spans that are
     `measured`, by more than plain probability; `host_tokens`; rows that are `copied`; rows with `scored` tokens; rows
-    that are `causal`; rows that are `reordered`; rows that are `denoised`.
+    that are `causal`; rows that are `reordered`; rows that are `denoised`; with a selection the `kept` tokens of all
+    rows, the `kept_projected` positions among these, and the `candidates`.
     """
 
     sampled: bool = False
@@ -66,14 +87,20 @@ class OptionalInputs(NamedTuple):
     causal: bool = False
     reordered: bool = False
     denoised: bool = False
+    kept: int = 0
+    kept_projected: int = 0
+    candidates: int = 0
 
     @classmethod
     def of(cls, plan: StepPlan) -> OptionalInputs:
         sampled = narrowed = host_tokens = copied = scored = causal = reordered = denoised = False
-        biases = restricted = mask_words = 0
+        biases = restricted = mask_words = kept = kept_projected = candidates = 0
+        selections: list[tuple[Selection, tuple[Span, ...]]] = []
         ranks: int | None = None
         for row in plan.rows:
-            spans, sampling, _, own, reported, restriction, tokens, copy, given, in_order, order, canvas = row[4:]
+            spans, sampling, _, own, reported, restriction, tokens, copy, given, in_order, order, canvas, selection = (
+                row[4:]
+            )
             if sampling.temperature > 0 and spans:
                 sampled, narrowed = True, narrowed or sampling.top_p < 1 or sampling.top_k > 0
             if own:
@@ -95,8 +122,15 @@ class OptionalInputs(NamedTuple):
                 reordered = True
             if canvas is not None:
                 denoised = True
+            if selection is not None:
+                selections.append((selection, spans))
+        if selections:
+            kept = plan.tokens - sum([selection.dropped for selection, _ in selections])
+            unread = [sum([span.end - span.start for span in spans]) - one.keep for one, spans in selections]
+            kept_projected = plan.projected - sum(unread)
+            candidates = sum([len(selection.candidates) for selection, _ in selections])
         found = sampled, narrowed, biases, ranks, restricted, mask_words, measured(plan), host_tokens, copied, scored
-        return make(cls, (*found, causal, reordered, denoised))
+        return make(cls, (*found, causal, reordered, denoised, kept, kept_projected, candidates))
 
     def rounded(self) -> OptionalInputs:
         """With room to spare, so that few shapes fit many plans."""
@@ -184,6 +218,9 @@ class Shape:
             sizes["rope_positions"] = self.tokens
         if self.inputs.denoised:
             sizes["canvas_kinds"] = self.tokens
+        if self.inputs.kept:
+            sizes |= {"fates": self.tokens, "candidates": self.inputs.candidates}
+            sizes |= {"kept_tiles": 2 * self.tiling.capacity(self.inputs.kept, self.rows)}
         sizes["tiles"] = 2 * self.tiling.capacity(self.tokens, self.rows)
         sizes["row_starts"] = self.rows + 1
         if self.inputs.copied:
@@ -192,6 +229,8 @@ class Shape:
             sizes["causal_offsets"] = self.rows
         if self.inputs.denoised:
             sizes["canvas_starts"] = self.rows
+        if self.inputs.kept:
+            sizes |= {"candidate_starts": self.rows + 1, "keeps": self.rows, "kept_starts": self.rows + 1}
         return sizes | {"row_slots": self.rows, "visible": self.rows}
 
     def tail_sections(self) -> dict[str, int]:
@@ -217,6 +256,10 @@ class Shape:
             sizes["scored"] = self.projected
         if inputs.denoised:
             sizes["canvas_temperatures"] = self.projected
+        if inputs.kept:
+            sizes |= {"kept_projected_starts": self.rows + 1, "kept_span_starts": self.spans + 1}
+            capacity = self.projected_tiling.capacity(inputs.kept_projected, self.rows)
+            sizes["kept_projected_tiles"] = 2 * capacity
         sizes["projected_tiles"] = 2 * self.projected_tiling.capacity(self.projected, self.rows)
         return sizes
 
@@ -263,6 +306,24 @@ class Denoised(NamedTuple):
     temperatures: Tensor  # [N] float32: 0 for projected positions of text
 
 
+class Selecting(NamedTuple):
+    """The tokens that go on after the second layer: arguments of `selection.select`. Of C candidates row r has those
+    between two of `candidate_starts`; after it, of K tokens and M projected positions, those between two of the last
+    starts."""
+
+    fates: Tensor  # [T] int32: `STOPS`, `GOES_ON`, `CANDIDATE` or `UNREAD`
+    candidates: Tensor  # [C] int64: index among the tokens
+    candidate_starts: Tensor  # [R + 1] int32
+    keeps: Tensor  # [R] int32: candidates that go on
+    kept: int  # K, and padding
+    kept_projected: int  # M, and padding
+    row_starts: Tensor  # [R + 1] int32
+    projected_starts: Tensor  # [R + 1] int32
+    span_starts: Tensor  # [S + 1] int32
+    attention: AttentionPlan | None
+    projected_attention: AttentionPlan | None
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A plan on the device. T tokens in R rows laid end to end; N projected positions in S spans likewise."""
@@ -294,6 +355,7 @@ class Batch:
     denoised: Denoised | None  # None: no row is a canvas of random tokens
     attention: AttentionPlan | None  # of all tokens; None without a shape
     projected_attention: AttentionPlan | None  # of the projected positions
+    selecting: Selecting | None = None  # None: all tokens pass all layers
 
 
 def logit_rows(count: int, several: bool) -> int:
@@ -397,9 +459,8 @@ def pack_rows(words: np.ndarray, plan: StepPlan, shape: Shape, shift: int = 0) -
     start = 0
     for name, size in shape.sections.items():
         if name.endswith("tiles"):
-            projects = name == "projected_tiles"
-            tiling = shape.projected_tiling if projects else shape.tiling
-            sizes = np.diff(parts["projected_starts" if projects else "row_starts"])
+            tiling = shape.projected_tiling if "projected" in name else shape.tiling
+            sizes = np.diff(parts[TILED[name]])
             part = row_tiles(sizes, tiling.queries, size // 2, parts["visible"]).reshape(-1)
         else:
             part = parts[name]
@@ -418,7 +479,7 @@ def _pack_row(words: np.ndarray, row: Row, shape: Shape, shift: int) -> bool:
     inputs, at = shape.inputs, shape.places
     size, count = end - start, sum([span.end - span.start for span in spans])
     denoising, tokens = row.denoising, row.host_tokens
-    if inputs.restricted or inputs.copied or inputs.scored or inputs.causal or inputs.reordered:
+    if inputs.restricted or inputs.copied or inputs.scored or inputs.causal or inputs.reordered or inputs.kept:
         return False
     if not (row.plain or row._replace(denoising=None, host_tokens=None).plain):
         return False
@@ -528,6 +589,21 @@ def _batch(buffer: Tensor, sizes: Mapping[str, int], inputs: OptionalInputs, sha
     if inputs.restricted:
         places = views["restricted_places"]
         restrictions = Restrictions(places, views["restricted_words"].view(len(places), -1))
+    selecting = None
+    if inputs.kept:
+        selecting = Selecting(
+            fates=views["fates"],
+            candidates=views["candidates"].long(),
+            candidate_starts=views["candidate_starts"],
+            keeps=views["keeps"],
+            kept=inputs.kept,
+            kept_projected=inputs.kept_projected,
+            row_starts=views["kept_starts"],
+            projected_starts=views["kept_projected_starts"],
+            span_starts=views["kept_span_starts"],
+            attention=plan_of(shape.tiling, "kept_tiles") if shape else None,
+            projected_attention=plan_of(shape.projected_tiling, "kept_projected_tiles") if shape else None,
+        )
     return Batch(
         slots=views["slots"].long(),
         positions=views["positions"].long(),
@@ -566,6 +642,7 @@ def _batch(buffer: Tensor, sizes: Mapping[str, int], inputs: OptionalInputs, sha
         else None,
         attention=plan_of(shape.tiling, "tiles") if shape else None,
         projected_attention=plan_of(shape.projected_tiling, "projected_tiles") if shape else None,
+        selecting=selecting,
     )
 
 
@@ -644,6 +721,8 @@ def _words(plan: StepPlan, inputs: OptionalInputs, shift: int) -> Words:
         parts |= _restriction_words(columns, span_starts)
     if inputs.denoised:
         parts |= _denoised_words(columns, row_sizes, np.diff(projected_starts))
+    if inputs.kept:
+        parts |= _selection_words(columns, row_starts, span_sizes, ruled)
     if inputs.scored:
         parts["scored"] = np.full(span_starts[-1], NOWHERE, np.int32)
         for row, tokens in enumerate(columns.scored):
@@ -678,6 +757,39 @@ def _denoised_words(columns: Columns, row_sizes: np.ndarray, projected: np.ndarr
         "canvas_kinds": np.repeat(np.array(kinds, np.int32), row_sizes),
         "canvas_starts": np.where(np.array(kinds) > 0, columns.starts, NOWHERE),
         "canvas_temperatures": np.repeat(_float_words(temperatures), projected),
+    }
+
+
+def _selection_words(columns: Columns, row_starts: Ints, span_sizes: Ints, ruled: np.ndarray) -> Words:
+    """Sections of rows that go on with some of their positions. `ruled` spans have rules of their own."""
+    found = [(row, one) for row, one in enumerate(columns.selections) if one is not None]
+    rows, selections = np.array([row for row, _ in found], np.int64), [one for _, one in found]
+    first_span = _starts(columns.span_counts)
+    sizes, kept_spans = np.diff(row_starts), span_sizes.copy()
+    counts, keeps = np.zeros((2, len(sizes)), np.int32)
+    counts[rows] = own_counts = [len(one.candidates) for one in selections]
+    keeps[rows] = [one.keep for one in selections]
+    if (columns.span_counts[rows] != 1).any() or (keeps > counts).any() or (keeps[rows] < 1).any():
+        raise ValueError("a row with a selection has one span, and keeps some of its candidates")
+    offsets = row_starts[rows] - columns.starts[rows]
+    fates = np.full(row_starts[-1], GOES_ON, np.int32)
+    for row in rows.tolist():
+        fates[row_starts[row] : row_starts[row + 1]] = UNREAD
+    candidates = np.concatenate([one.candidates for one in selections]) + offsets.repeat(own_counts)
+    cached = [one.cached for one in selections]
+    fates[np.concatenate(cached) + offsets.repeat([*map(len, cached)])] = STOPS
+    fates[candidates] = CANDIDATE
+    sizes[rows] -= [one.dropped for one in selections]
+    kept_spans[first_span[rows]] = keeps[rows]
+    span_starts = _starts(kept_spans)
+    return {
+        "fates": fates,
+        "candidates": candidates,
+        "candidate_starts": _starts(counts),
+        "keeps": keeps,
+        "kept_starts": _starts(sizes),
+        "kept_projected_starts": span_starts[first_span],
+        "kept_span_starts": span_starts[np.append(ruled, len(kept_spans))],
     }
 
 

@@ -262,6 +262,9 @@ class Runner:
         """
         if not len(batch.projected):
             return torch.empty((4, 0), dtype=torch.int32, device=self._device)
+        selected, whole = unfinished.selected, batch
+        if selected is not None:
+            batch = selected.batch
         hidden = self._network.conclude(unfinished, batch, self._pages)
         parts = [self._read_logits(hidden[start:end], part) for start, end, part in logit_parts(batch)]
         found, by_rule, likeliest, ranked = parts[0] if len(parts) == 1 else Readings.joined(parts)
@@ -274,11 +277,15 @@ class Runner:
         if batch.measures is not None:
             lines.append(by_rule.float().view(torch.int32))
         if ranked is None:
-            return torch.stack(lines)
-        if ranked.places is not None:
-            lines.append(ranked.places.int())
-        others = ranked.ids.int().T, ranked.logprobs.T.contiguous().view(torch.int32)
-        return torch.cat((torch.stack((*lines, ranked.chosen.view(torch.int32))), *others))
+            found_lines = torch.stack(lines)
+        else:
+            if ranked.places is not None:
+                lines.append(ranked.places.int())
+            others = ranked.ids.int().T, ranked.logprobs.T.contiguous().view(torch.int32)
+            found_lines = torch.cat((torch.stack((*lines, ranked.chosen.view(torch.int32))), *others))
+        if selected is None:
+            return found_lines
+        return selected.spread(found_lines, self._canvases[whole.target_slots, whole.targets], mask_id)
 
     def _read_logits(self, hidden: Tensor, batch: Batch) -> Readings:
         """All that is read off the logits of hidden states [N, dim], which are those of the batch's N positions."""

@@ -21,6 +21,7 @@ from .pack import NO_INPUTS, OptionalInputs, Shape, Tiling, projected
 ROW = 64  # positions of a row of the usual length: decides how attention is tiled
 FINEST = 16  # positions between two sizes where a step's time is flat
 MOST_SIZES = 256  # each takes time at start
+MOST_PADDINGS = 1024  # kept at once: steps that leave out positions have many
 ROWS = 64  # of a step at least: some requests have several
 RARE = 1024  # positions up to which steps with rarer inputs have graphs, too
 ROOM = 2048  # entries of biases
@@ -110,6 +111,7 @@ def covers(room: OptionalInputs, needed: OptionalInputs) -> bool:
         and room.scored >= needed.scored
         and room.reordered >= needed.reordered
         and room.denoised >= needed.denoised
+        and room.kept >= needed.kept
     )
 
 
@@ -163,6 +165,9 @@ class ShapeSet:
         """The smallest shape that holds a plan."""
         needed, rows = OptionalInputs.of(plan), self._rows
         padded = needed.rounded()._replace(reordered=self.config.known_first, denoised=self._denoised)
+        if padded.kept:
+            kept, kept_projected = self._size(padded.kept), self._size(padded.kept_projected)
+            padded = padded._replace(kept=kept, kept_projected=kept_projected, candidates=self._size(plan.tokens))
         while rows < len(plan.rows):
             rows *= 2
         key = self._size(plan.tokens), self._size(projected(plan)), rows, padded
@@ -171,11 +176,14 @@ class ShapeSet:
     def padding(self, key: PaddingKey) -> Padding:
         found = self._paddings.get(key)
         if found is None:
+            if len(self._paddings) == MOST_PADDINGS:
+                self._paddings.clear()
             found = self._paddings[key] = self._padding(*key)
         return found
 
     def _padding(self, tokens: int, count: int, rows: int, needed: OptionalInputs) -> Padding:
-        in_set = tokens <= self.most and rows == self._rows and not needed.copied and not needed.causal
+        in_set = tokens <= self.most and rows == self._rows
+        in_set = in_set and not (needed.copied or needed.causal or needed.kept)
         few = self._variants if count <= RARE else self._variants[:COMMON]
         room = next((inputs for inputs in few if covers(inputs, needed)), None)
         inputs = needed if room is None else room._replace(host_tokens=needed.host_tokens)

@@ -16,13 +16,15 @@ class AttentionPattern:
 
     With `canvas_length` n a canvas begins with random tokens instead of masks: whole canvases of n positions, which see
     each other and all before, are computed until they are done, and then once more as text, by a causal network.
-    `sampler` are decoding parameters that the checkpoint names."""
+    `sampler` are decoding parameters that the checkpoint names. Layers after the second can leave out positions of a
+    network that `selects` (`contract.Selection`)."""
 
     logit_shift: int = 0
     block_size: int = 0
     known_first: bool = False
     canvas_length: int = 0
     sampler: tuple[tuple[str, object], ...] = ()
+    selects: bool = False
 
     @property
     def bounded(self) -> bool:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from .attention_pattern import AttentionPattern
-from .cache import Block, CachePolicy, Compact, NoCache
+from .cache import Block, CachePolicy, Compact, Focus, NoCache
 from .commit.base import HostCommitRule
 from .lane_tree import Layout
 from .lanes.blockwise import Blockwise
@@ -301,6 +301,24 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         "cache",
         lambda f: f.cache == "block" and "sub_block_length" not in f.params,
     ),
+    "cache 'focus' needs a block-causal model on one device that predicts each token at its own place: use 'prefix'": (
+        "cache",
+        lambda f: f.cache == "focus" and not f.pattern.selects,
+    ),
+    (
+        "cache 'focus' predicts some positions of a block alone: it goes with serial blocks and threshold, factor or"
+        " entropy_bound, as decoder 'fast-dllm' has them, not with {f.rule_given}"
+    ): (
+        "cache",
+        lambda f: (
+            f.cache == "focus"
+            and (f.rule or f.spec.policy is not Blockwise or f.is_(threshold=None, factor=None, entropy_bound=None))
+        ),
+    ),
+    "cache 'focus' goes with block_length {f.pattern.block_size}, this model's block, not {f.params[block_length]}": (
+        "block_length",
+        lambda f: f.cache == "focus" and f.number("block_length") != f.pattern.block_size,
+    ),
     (
         "cache {f.cache!r} of decoder {f.name!r} is for models that see the whole canvas, where keys grow stale: use"
         " 'prefix', which is exact"
@@ -555,6 +573,10 @@ REQUEST_REFUSALS: Refusals[RequestFacts] = {
         lambda f: f.pattern.bounded and f.infill,
     ),
     **VOCABULARY_REFUSALS,
+    "cache 'focus' and {f.grammar} exclude each other: a grammar needs the first open position in every step": (
+        "cache",
+        lambda f: f.grammar and f.decoder.selects,
+    ),
     "siblings 'isolated' and {f.grammar} exclude each other: a grammar has one lane at a time": (
         "siblings",
         lambda f: f.grammar and f.decoder.layout is Layout.ISOLATED,
@@ -619,6 +641,7 @@ EXACT_CACHES: Mapping[str, Callable[[Params], CachePolicy]] = {
     "prefix": _exact_cache,
     "compact": _exact_cache,
     "block": Block,
+    "focus": Focus,
 }
 
 # Drafts after a block bind that block, which cannot see them. On 150 code problems drafts above 0.995 left 0.90 right,

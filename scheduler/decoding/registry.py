@@ -81,6 +81,7 @@ class Decoder:
     grows: bool = False  # its host rule decides how long the canvas is
     weighs_tokens: str = ""  # the parameter that selects a host rule which reads how frequent tokens are
     denoiser: Denoiser | None = None  # of canvases that begin with random tokens; None: they begin with masks
+    selects: bool = False  # later layers leave out positions, where nothing is predicted
 
 
 WHOLE: Mapping[str, object] = {"block_length": EVERYTHING}  # the canvas as one block

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..contract import Measure
 from .attention_pattern import PLAIN, AttentionPattern
-from .cache import CACHES
+from .cache import CACHES, Focus
 from .commit import HOST_RULES
 from .commit.base import EVERYTHING, REPORT_ALL, CommitRule, HostCommitRule, HostDecides
 from .commit.device import CommitAtFork, EntropyBound, Factor, Quota, Threshold, Timesteps
@@ -126,6 +126,7 @@ def resolve(
         grows=rule is not None and rule.grows,
         weighs_tokens=facts.rule_param if rule is not None and rule.weighs_tokens else "",
         denoiser=_denoiser(params) if spec.denoises else None,
+        selects=cached == Focus.NAME,
     )
 
 

@@ -111,7 +111,8 @@ class PackedLayout:
             parts += lookahead_span(source, min(window.end, source.tree.origin + inputs.lookahead_end))
         whole = not parts or (parts[0].start < parts[0].end and parts[-1].end <= window.end + after)
         if whole and not window.gaps and source.host_rule is None:  # nearly always
-            return (make_row(source, inputs, self._slot, window[:3], parts),)
+            row = make_row(source, inputs, self._slot, window[:3], parts)
+            return (row if window.selection is None else row._replace(selection=window.selection),)
         rows = []
         begun = -1  # the last part that has a span
         for start, end in window.stretches:
@@ -145,7 +146,7 @@ def make_row(
     sampling = source.request.sampling
     if not source.host_decides:
         order = reading_order(source, start, host_tokens(source, start, end, draft)) if source.known_first else None
-        optional = biases, source.ranks, None, None, None, None, False, order, None
+        optional = biases, source.ranks, None, None, None, None, False, order, None, None
         fields = slot, start, end, visible, tuple(spans), sampling, inputs.step, *optional
         return make(Row, fields)
     tokens = host_tokens(source, start, end, draft)

@@ -146,6 +146,7 @@ export const ABOUT = {
   entropy_limit: "Everything is recomputed after a token of at least so many nats.",
   recent_tokens: "Tokens that committed last and are computed again.",
   reload_every: "Steps between two full passes.",
+  focus_alpha: "Open positions that pass all layers, in tokens that a step commits on average.",
   cache_delay: "Steps after which a finished block is cached.",
   prefix_window: "Positions before a block that slides which a step computes, too, at least.",
   refresh_interval: "Steps between two refreshes.",

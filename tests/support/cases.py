@@ -142,6 +142,8 @@ VARIANTS: list[Variant] = [
     ("fast-dllm", {"cache": "prefix", "factor": 1.0, "block_length": 16}),
     ("fast-dllm", {"cache": "none", "threshold": 0.8}),
     ("fast-dllm", {"cache": "d2", "candidates": 4}),
+    ("fast-dllm", {"cache": "focus", "threshold": 0.3}),
+    ("fast-dllm", {"cache": "focus", "focus_alpha": 3, "entropy_bound": 1.0}),
     ("fast-dllm-v2", {"cache": "block", "sub_block_length": 4, "threshold": 0.6}),
     ("fast-dllm-v2", {"sub_block_length": 2, "early_stop": "block"}),
     ("fast-dllm", {"rule": "klass", "watch": "canvas", "cache": "prefix"}),
@@ -232,7 +234,7 @@ FAMILIES = MASKED
 SMALL = {
     "whole-canvas": PLAIN,
     "shifted": AttentionPattern(logit_shift=1),
-    "block-causal": AttentionPattern(block_size=8),
+    "block-causal": AttentionPattern(block_size=8, selects=True),
     "shifted-blocks": AttentionPattern(logit_shift=1, block_size=8),
     "known-first": AttentionPattern(block_size=1, known_first=True),
 }
@@ -249,7 +251,7 @@ def network(name: str) -> Network:
         prompts = [CHATS[0], CHATS[7], CHATS[5], CHATS[6], [7]]
         return Network(embedded_runner(), embedded_vocabulary(), PLAIN, LIMITS, prompts, (16, 24, 12, 1))
     if name == "tiny-sdar":
-        pattern, limits = AttentionPattern(block_size=16), replace(LIMITS, prefix_sharing=True)
+        pattern, limits = AttentionPattern(block_size=16, selects=True), replace(LIMITS, prefix_sharing=True)
         prompts = [(CHATS[3] * 2)[:48] + CHATS[0], (CHATS[3] * 2)[:48] + CHATS[6], CHATS[7], CHATS[5], [7]]
         runner = embedded_runner(model=BLOCKS_MODEL)
         return Network(runner, embedded_vocabulary(), pattern, limits, prompts, (16, 24, 33, 1))

@@ -40,7 +40,9 @@ def small_runner(
     fp8_cache: bool = False,
 ) -> Runner:
     """The same weights for the same seed."""
-    own = {name: value for name, value in asdict(pattern).items() if name not in ("canvas_length", "sampler")}
+    own = {
+        name: value for name, value in asdict(pattern).items() if name not in ("canvas_length", "sampler", "selects")
+    }
     config, numerics = replace(CONFIG, **own), Numerics(torch.float32, fp8_cache=fp8_cache)
     weights, parts = allocate(config, numerics, CPU)
     generator = torch.Generator().manual_seed(seed)

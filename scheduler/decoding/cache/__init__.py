@@ -19,6 +19,7 @@ from .dual import Dual
 from .elastic import Elastic
 from .entropy import EntropyCache
 from .finished import Finished
+from .focus import Focus
 from .interval import Interval
 from .none import NoCache
 from .prefix import Prefix
@@ -33,6 +34,7 @@ __all__ = [
     "Canvas",
     "Compact",
     "ComputeRange",
+    "Focus",
     "NoCache",
     "Progress",
     "RequestExtent",
@@ -51,6 +53,7 @@ _POLICIES: tuple[type[CachePolicy], ...] = (
     Elastic,
     EntropyCache,
     Finished,
+    Focus,
     Interval,
     Settled,
     Sliding,

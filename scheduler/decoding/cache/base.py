@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from ...contract import Doubles, Floats, Ints
+from ...contract import Doubles, Floats, Ints, Selection
 from ..boundaries import Bools, Longs
 from ..params import Params, Values
 
@@ -48,7 +48,8 @@ class RequestExtent(NamedTuple):
 
 class ComputeRange(NamedTuple):
     """A step computes `[start, end)` except the `gaps` in it, ascending, and sees `[0, visible)`. A `refresh`
-    recomputes what was cached. Without `drives` it does only that, and the lanes wait."""
+    recomputes what was cached. Without `drives` it does only that, and the lanes wait. With a `selection` there are no
+    gaps, and later layers leave out some positions."""
 
     start: int
     end: int
@@ -56,6 +57,7 @@ class ComputeRange(NamedTuple):
     refresh: bool = False
     drives: bool = True
     gaps: tuple[tuple[int, int], ...] = ()
+    selection: Selection | None = None
 
     @property
     def stretches(self) -> Iterator[tuple[int, int]]:

@@ -393,3 +393,44 @@ def test_where_the_end_was_predicted_counts_until_a_step_shows_otherwise() -> No
     assert sequence.predicted_end == 16
     sequence.predict_end(None, ComputeRange(4, 68, 68))
     assert sequence.predicted_end > 64
+
+
+def test_focus_computes_a_block_whole_at_first_and_then_lets_few_open_positions_pass_all_layers() -> None:
+    """`passed` has the open positions that go on, of how many, and the committed ones."""
+    policy, passed = made("focus"), []
+    blocks = ("_" * 20 + "_" * 10, 0), ("__www" + "_" * 15 + "_" * 10, 0), ("_wwww" + "_" * 15 + "_" * 10, 0)
+    for canvas, block in (*blocks, ("w" * 20 + "_" * 10, 1), ("w" * 21 + "_" * 9, 1)):
+        before = extent(canvas, block)
+        before = before._replace(end=before.last, frontier=PROMPT + block * BLOCK)
+        range_ = policy.compute_range(before)
+        again = policy.compute_range(before)
+        assert str(again) == str(range_), "it must not change state"
+        policy.computed(range_, before, Progress(0, 0, before.frontier))
+        selection, whole = range_.selection, {*range(range_.start, range_.end)}
+        if selection is None:
+            passed.append((range_.start, range_.end, "all"))
+            continue
+        open_ = {PROMPT + at for at, letter in enumerate(canvas) if letter == "_"} & whole
+        assert {*selection.candidates.tolist()} == open_
+        goes_on = whole - open_ - {*selection.cached.tolist()}
+        passed.append((selection.keep, len(open_), sorted(at - PROMPT for at in goes_on)))
+    first, last = PROMPT + BLOCK, PROMPT + 30
+    assert passed == [
+        (0, first, "all"),
+        (5, 17, [2, 3, 4]),  # 3 tokens a step: 4.5 positions
+        (3, 16, [1]),  # (3 + 1) / 2 a step
+        (PROMPT, last, "all"),  # the full block once more: its keys are then exact
+        (8, 9, [20]),  # 3, 1, 16 and 1, so 5.25 a step
+    ]
+
+
+def test_what_does_not_change_around_a_canvas_is_not_computed_again_by_focus() -> None:
+    """The prompt's tail in the first block of a network, and the positions after the canvas in the last."""
+    policy = made("focus", focus_alpha=4096)
+    canvas = Canvas(PROMPT, np.full(10, MASK, np.int32), MASK)
+    before = RequestExtent(PROMPT, PROMPT + 10, PROMPT + 16, PROMPT - 4, canvas)
+    policy.computed(policy.compute_range(before), before, Progress(0, 0, PROMPT - 4))
+    selection = policy.compute_range(before).selection
+    assert selection is not None
+    assert selection.candidates.tolist() == [*range(PROMPT, PROMPT + 10)]
+    assert selection.cached.tolist() == [*range(PROMPT - 4, PROMPT), *range(PROMPT + 10, PROMPT + 16)]
