@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...kernels.attention.tiles import AttentionConfig, attention_config, fixed_config, tile_queries
+from ...kernels.attention.tiles import AttentionConfig, attention_config, fitting, fixed_config, tile_queries
 from ...scheduler.contract import MOST_RANKS, StepPlan
 from ..checkpoint.config import ModelConfig
 from ..numerics import Numerics
@@ -207,8 +207,8 @@ class ShapeSet:
         config = self.config
         of_heads = config.heads, config.kv_heads, config.head_dim, self.numerics.dtype.itemsize
         if self._denoised:  # its layers differ: see `Gemma._plan`
-            return Tiling(CANVAS_TILES, tile_queries(CANVAS_TILES, config.heads, config.kv_heads))
-        if self.numerics.fixed:
+            chosen = fitting(CANVAS_TILES, *of_heads[2:])
+        elif self.numerics.fixed:
             chosen = fixed_config(*of_heads)
         else:
             chosen = attention_config(tokens, max(1, tokens // ROW), config.max_model_len, *of_heads)
