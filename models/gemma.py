@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..kernels.attention import paged_attention
-from ..kernels.attention.tiles import AttentionPlan, AttentionWindow
+from ..kernels.attention.tiles import AttentionPlan, AttentionWindow, fitting
 from ..kernels.common.types import FeedForwardNorms
 from ..kernels.elementwise import add_attention, add_feed_forward, embed, geglu, rms_norm
 from ..kernels.experts import experts_parts, route
@@ -155,13 +155,14 @@ class Gemma(Transformer):
     def _plan(self, plan: AttentionPlan | None, heads: Heads) -> AttentionPlan | None:
         """The plan for other heads, with the same tiles of queries as for the network's own. A key head among fewer has
         more query heads, in so many parts that a part has as many as an own key head. Larger heads need more warps, for
-        their registers, and leave room for fewer stages."""
+        their registers, and leave room for fewer stages, and in float32 for fewer keys a turn."""
         if plan is None or (heads.kv_heads, heads.head_dim) == (self.config.kv_heads, self.config.head_dim):
             return plan
         own = plan.config
         larger = max(1, heads.head_dim // self.config.head_dim)
         warps, stages = min(16, own.warps * larger), max(1, own.stages // larger)
         config = replace(own, parts=self.config.kv_heads // heads.kv_heads, warps=warps, stages=stages)
+        config = fitting(config, heads.head_dim, self.numerics.dtype.itemsize)
         return replace(plan, config=config, workspace=None)
 
 

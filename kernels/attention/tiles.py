@@ -6,7 +6,7 @@ first of its queries; the list is padded to a capacity with tiles that end at on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ PROCESSORS = 132  # multiprocessors of an H100
 MOST_SPLITS = 8
 FAR = 8192  # keys from which a row among short ones takes longest: its keys are shared out
 FAR_SPLITS, FAR_PROGRAMS = 4, 6 * PROCESSORS
+SHARED_BYTES = 227 * 1024  # of shared memory that one program of an H100 can have
+LEAST_KEYS = 16  # of a turn
+BARRIERS_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ def attention_config(
     classes = _CLASSES if head_dim * element_bytes <= 256 else _WIDE
     config = next(config for most, config in classes if packed <= most)
     block_m = max(config.block_m, 1 << (group - 1).bit_length())
+    config = fitting(replace(config, block_m=block_m), head_dim, element_bytes)
     programs = tile_capacity(tokens, rows, block_m // group) * kv_heads
     turns = -(-visible // config.block_n)
     splits = 1
@@ -84,7 +88,26 @@ def attention_config(
         splits *= 2
     while visible >= FAR and splits < FAR_SPLITS and programs * splits * 2 <= FAR_PROGRAMS:
         splits *= 2
-    return AttentionConfig(block_m, config.block_n, config.warps, config.stages, splits)
+    return replace(config, splits=splits)
+
+
+def shared_bytes(config: AttentionConfig, head_dim: int, element_bytes: int) -> int:
+    """The most shared memory of a program: keys and values in each stage, queries, and the weights of a turn. The
+    compiler takes less where it keeps queries or weights in registers, and where keys and values are in FP8."""
+    stages = 2 * config.stages * config.block_n * head_dim
+    return (stages + config.block_m * (head_dim + config.block_n)) * element_bytes + BARRIERS_BYTES
+
+
+def fitting(config: AttentionConfig, head_dim: int, element_bytes: int) -> AttentionConfig:
+    """`config` with fewer keys a turn, and then fewer stages, as far as a program needs it for its shared memory."""
+    while shared_bytes(config, head_dim, element_bytes) > SHARED_BYTES:
+        if config.block_n > LEAST_KEYS:
+            config = replace(config, block_n=config.block_n // 2)
+        elif config.stages > 1:
+            config = replace(config, stages=config.stages - 1)
+        else:
+            break
+    return config
 
 
 def fixed_config(heads: int, kv_heads: int, head_dim: int, element_bytes: int = 2) -> AttentionConfig:

@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ...kernels.attention.tiles import PROCESSORS, AttentionConfig, attention_config, fixed_config, tile_queries
+from ...kernels.attention.tiles import (
+    PROCESSORS,
+    AttentionConfig,
+    attention_config,
+    fitting,
+    fixed_config,
+    tile_queries,
+)
 from ...scheduler.contract import MOST_RANKS, StepPlan
 from ..checkpoint.config import ModelConfig
 from ..numerics import Numerics
@@ -215,10 +222,11 @@ class ShapeSet:
         config = self.config
         of_heads = config.heads, config.kv_heads, config.head_dim, self.numerics.dtype.itemsize
         if self._denoised:  # its layers differ: see `Gemma._plan`
-            queries = tile_queries(CANVAS_TILES, config.heads, config.kv_heads)
-            alone = not self.numerics.fixed and 2 * -(-tokens // queries) * config.kv_heads <= PROCESSORS
-            return Tiling(replace(CANVAS_TILES, splits=2) if alone else CANVAS_TILES, queries)
-        if self.numerics.fixed:
+            chosen = fitting(CANVAS_TILES, *of_heads[2:])
+            tiles = -(-tokens // tile_queries(chosen, config.heads, config.kv_heads))
+            if not self.numerics.fixed and 2 * tiles * config.kv_heads <= PROCESSORS:
+                chosen = replace(chosen, splits=2)
+        elif self.numerics.fixed:
             chosen = fixed_config(*of_heads)
         else:
             chosen = attention_config(tokens, max(1, tokens // ROW), config.max_model_len, *of_heads)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from asynclane.kernels.attention import reference, tiles
+from asynclane.models.exec.shapes import CANVAS_TILES
 
 from ..support.kernel_cases import DEVICE, NARROW, assert_near, attention_case, in_fp8, kernels_of, plan_of
 from ..support.scale import LONG, part
@@ -316,6 +317,64 @@ def test_few_tiles_over_many_keys_are_split() -> None:
     assert tiles.attention_config(176, 2, 8192, 32, 8, 128).splits == 4  # where a row may see many keys
     assert tiles.attention_config(512, 8, 8192, 32, 8, 128).splits == 2
     assert tiles.attention_config(2048, 32, 8192, 32, 8, 128).splits == 1
+
+
+HEAD_DIMS = [16, 32, 64, 128, 256, 512]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *NARROW], ids=str)
+@pytest.mark.parametrize("dim", HEAD_DIMS)
+@pytest.mark.parametrize("group", [1, 2, 7, 8, 16])
+def test_a_program_has_room_in_shared_memory(dtype: torch.dtype, dim: int, group: int) -> None:
+    """Tiles of all sizes of launches, for all heads."""
+    chosen = {
+        tiles.attention_config(tokens, rows, 4096, 2 * group, 2, dim, dtype.itemsize)
+        for tokens in (1, 16, 64, 256, 4096)
+        for rows in (1, 16)
+    }
+    chosen.add(tiles.fixed_config(2 * group, 2, dim, dtype.itemsize))
+    for config in chosen:
+        assert tiles.shared_bytes(config, dim, dtype.itemsize) <= 227 * 1024
+        assert config.block_m >= group
+        assert config.block_n >= 16
+        if dtype.itemsize == 2 or dim < 512:  # as fast as they were measured
+            assert (config.block_n, config.stages) == ((64, 3) if dim * dtype.itemsize <= 256 else (32, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *NARROW], ids=str)
+def test_heads_of_canvases_have_room_for_their_tiles(dtype: torch.dtype) -> None:
+    """DiffusionGemma's: of 512 in the layers that see all keys, where the others have 256."""
+    for own in (tiles.fixed_config(16, 8, 256, dtype.itemsize), CANVAS_TILES):
+        for dim in (256, 512):
+            config = tiles.fitting(own, dim, dtype.itemsize)
+            assert tiles.shared_bytes(config, dim, dtype.itemsize) <= 227 * 1024
+            assert (config == own) == (tiles.shared_bytes(own, dim, dtype.itemsize) <= 227 * 1024)
+            assert config.block_n >= 16
+
+
+# Bytes that Triton 3.9 takes for a program of a GPU of compute capability 9.0.
+COMPILED = [
+    ((64, 64, 4, 3), 128, 2, 114_744),
+    ((32, 32, 4, 2), 256, 2, 67_608),
+    ((32, 32, 8, 2), 512, 2, 133_144),
+    ((64, 64, 4, 3), 64, 4, 98_336),
+    ((16, 32, 4, 2), 128, 4, 59_416),
+    ((32, 32, 4, 2), 128, 4, 69_656),
+    ((32, 32, 4, 2), 256, 4, 135_192),
+    ((16, 32, 8, 2), 512, 4, 231_448),
+    ((32, 32, 8, 2), 512, 4, 266_264),
+    ((32, 16, 8, 2), 512, 4, 165_912),
+    ((64, 64, 4, 1), 256, 4, 147_456),
+    ((64, 32, 8, 1), 512, 4, 204_800),
+    ((64, 16, 8, 1), 512, 4, 167_936),
+]
+
+
+@pytest.mark.parametrize(("config", "dim", "element_bytes", "compiled"), COMPILED)
+def test_shared_memory_is_never_more_than_computed(
+    config: tuple[int, int, int, int], dim: int, element_bytes: int, compiled: int
+) -> None:
+    assert compiled <= tiles.shared_bytes(tiles.AttentionConfig(*config), dim, element_bytes) <= 1.5 * compiled
 
 
 @pytest.mark.parametrize(("block", "splits"), [(0, 1), (16, 3)])
