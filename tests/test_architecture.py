@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import subprocess
 import sys
@@ -59,12 +60,17 @@ THIRD_PARTY: dict[str, set[str]] = {
 }
 
 
+@functools.cache
+def import_statements(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imports(path: Path) -> Iterator[tuple[int, str]]:
     """(levels up, module) of every import in a file."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in import_statements(path):
         if isinstance(node, ast.Import):
             yield from ((0, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             yield node.level, node.module or ""
 
 
@@ -93,7 +99,7 @@ def test_a_package_imports_only_what_its_arrows_allow(package: str) -> None:
 def project_imports(path: Path) -> set[Path]:
     """The project's files that a file imports, for type checking too: the modules, or the packages of the names."""
     here, found = path.relative_to(ROOT).parts[:-1], set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in import_statements(path):
         if not isinstance(node, ast.ImportFrom):
             continue
         module = (node.module or "").split(".") if node.module else []
