@@ -40,6 +40,7 @@ NAMES = frozenset(
     " geometry Work foresee hides turned flights salt judge judged judges judging knob knobs told wishes evidence"
     " verdict survey lending NAMELESS".split()
 )
+HEADLESS = ("What", "Whether", "Of")  # with which no docstring begins
 WIRE = re.compile(r"`[^`\n]*`|\"[^\"\n]*\"|'[^'\n]*'|--[a-z-]+")  # quoted: fields, flags, values
 ONE_WORD = re.compile(r"[\w.-]*")  # a field or a value
 SCRIPT = re.compile(r'//.*|"(?:[^"\\]|\\.)*"|`[^`]*`')  # comments and strings
@@ -70,6 +71,8 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
 
 def old_words(path: Path) -> Iterator[str]:
     pattern = re.compile(rf"\b({'|'.join(PROSE)})\b", re.IGNORECASE)
+    if not pattern.search(path.read_text()):  # which takes less time than to find the comments
+        return
     for line, text in texts(path):
         for found in pattern.finditer(WIRE.sub("", text)):
             instead = next(better for word, better in PROSE.items() if re.fullmatch(word, found[0], re.IGNORECASE))
@@ -77,16 +80,20 @@ def old_words(path: Path) -> Iterator[str]:
 
 
 def old_names(path: Path) -> Iterator[str]:
+    if not re.search(rf"\b({'|'.join(NAMES)})\b", path.read_text()):
+        return
     for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
         if token.type == tokenize.NAME and token.string in NAMES:
             yield f"{path.relative_to(ROOT)}:{token.start[0]}: {token.string}"
 
 
 def headless(path: Path) -> Iterator[str]:
+    if not re.search(rf"[\"']\s*({'|'.join(HEADLESS)})\s", path.read_text()):
+        return
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
             first = (ast.get_docstring(node) or "").split(" ")[0]
-            if first in ("What", "Whether", "Of"):
+            if first in HEADLESS:
                 yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}: {first}"
 
 

@@ -77,9 +77,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def server(path: str) -> Iterator[Server]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", path)
-        server = start_server("--frontends", "1", "--max-num-seqs", "16", "--decoder", "leftward")
+    flags = "--frontends", "1", "--max-num-seqs", "16", "--decoder", "leftward"
+    server = start_server(*flags, environ={"PYTHONPATH": path})
     try:
         yield server
     finally:

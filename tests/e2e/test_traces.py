@@ -10,7 +10,6 @@ import httpx
 import pytest
 
 from ..support.collector import PARENT_ID, TRACE_ID, TRACEPARENT, Collector, collecting
-from ..support.processes import ASYNCLANE
 from ..support.scale import LONG
 from ..support.servers import PARIS, SLOW, Server, aborted, slow_body, start_server, stop_server, wait_for
 
@@ -20,8 +19,7 @@ ABSENT = "http://127.0.0.1:9"
 
 @contextmanager
 def tracing_server(*flags: str, **environ: str) -> Iterator[Server]:
-    variables = [f"{name}={value}" for name, value in environ.items()]
-    server = start_server(*flags, program=["env", "OTEL_BSP_SCHEDULE_DELAY=100", *variables, *ASYNCLANE])
+    server = start_server(*flags, environ={"OTEL_BSP_SCHEDULE_DELAY": "100", **environ})
     try:
         yield server
     finally:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers.models.diffusion_gemma.generation_diffusion_gemma import (
-    DiffusionGemmaGenerationConfig,
-    EntropyBoundSampler,
-    EntropyBoundSamplerConfig,
-)
 
 from asynclane.kernels.common.noise import token_noise
 from asynclane.kernels.common.types import Draws
@@ -55,6 +51,11 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
     network = published_gemma(feedback=0.1)
     directory = write_gemma(tmp_path_factory.mktemp("gemma"), network)
     return Setup(network, gemma_runner(directory), read_config(directory).pattern)
+
+
+def generation() -> Any:
+    """transformers' code, imported where it is needed, since it takes two seconds."""
+    return import_module("transformers.models.diffusion_gemma.generation_diffusion_gemma")
 
 
 def prompt(size: int) -> list[int]:
@@ -101,8 +102,8 @@ def published(
     """The tokens of transformers' answer up to its end, and its decoder's forwards."""
     said = {"max_denoising_steps": 48, "t_min": 0.4, "t_max": 0.8, "stability_threshold": 1}
     said |= {"confidence_threshold": 0.005, "entropy_bound": 0.1} | dict(spec.params)
-    bound = EntropyBoundSamplerConfig(float(said.pop("entropy_bound")))
-    config = DiffusionGemmaGenerationConfig(
+    bound = generation().EntropyBoundSamplerConfig(float(said.pop("entropy_bound")))
+    config = generation().DiffusionGemmaGenerationConfig(
         **said, sampler_config=bound, max_new_tokens=spec.max_tokens, eos_token_id=list(ends), pad_token_id=0
     )
     draws = OurDraws(spec.sampling.seed, spec.sampling.temperature, len(spec.prompt))
@@ -115,7 +116,7 @@ def published(
 
     network = setup.network.forward
     with monkeypatch.context() as patch, torch.inference_mode():
-        patch.setattr(EntropyBoundSampler, "initialize_canvas", lambda *_, **__: draws.random_canvas())
+        patch.setattr(generation().EntropyBoundSampler, "initialize_canvas", lambda *_, **__: draws.random_canvas())
         patch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: None)  # imports a compiler
         patch.setattr(torch, "multinomial", draws.multinomial)
         patch.setattr(setup.network, "forward", counted)
@@ -261,12 +262,12 @@ def entropies_of(bound: float) -> Callable[[Any], list[bool]]:
 
 
 def test_positions_are_accepted_as_transformers_does() -> None:
-    drawn = np.random.default_rng(0)
+    drawn, theirs = np.random.default_rng(0), generation()
     for bound in (0.01, 0.1, 3.0):
         accepted = entropies_of(bound)
         for _ in range(20):
             logits = torch.from_numpy(drawn.normal(0, drawn.uniform(1, 20), (1, 16, 40)).astype(np.float32))
-            sampler = EntropyBoundSampler(EntropyBoundSamplerConfig(bound), 16, 40, 48)
+            sampler = theirs.EntropyBoundSampler(theirs.EntropyBoundSamplerConfig(bound), 16, 40, 48)
             sampler.accept_canvas(torch.zeros(1, 16), torch.ones(1, 16), logits, 3)
             entropies = torch.distributions.Categorical(logits=logits).entropy()[0]
             assert accepted(entropies.numpy()) == sampler.accepted_token_mask[0].tolist()

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch import Tensor
-from transformers import DynamicCache
 
 from asynclane.models.checkpoint.config import ModelError, read_config
 from asynclane.models.checkpoint.registry import Hardware, load_runner
@@ -62,7 +62,7 @@ def test_logits_are_those_of_the_published_network(network: Any, directory: Path
     """For prompts below, at and above the window, without the last step's logits and with them, for two canvases."""
     runner = gemma_runner(directory)
     prompt, first, second, third = drawn(size, size), *(drawn(CANVAS, 100 + number) for number in range(3))
-    cache = DynamicCache(config=network.config.text_config)
+    cache = transformers.DynamicCache(config=network.config.text_config)
     with torch.inference_mode():
         want = network(input_ids=tensor(prompt), decoder_input_ids=tensor(first), cache=cache).logits
         again = network(cache=cache, decoder_input_ids=tensor(second), self_conditioning_logits=want / 0.7).logits

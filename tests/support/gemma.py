@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion
 
 from asynclane.models.checkpoint.config import read_config
 from asynclane.models.checkpoint.registry import EMBEDDED, Hardware, load_runner
@@ -64,6 +63,9 @@ def published_gemma(seed: int = 0, feedback: float = 1.0, vocab_size: int = VOCA
     `feedback`: the size of what the last step's logits add. At 1 differences in the last bits grow tenfold every two
     steps, until other tokens come.
     """
+    # Imported here, since it takes two seconds.
+    from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion
+
     torch.manual_seed(seed)
     config = DiffusionGemmaConfig(
         text_config={**TEXT, "vocab_size": vocab_size},

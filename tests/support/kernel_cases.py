@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 from typing import Any
@@ -37,7 +38,27 @@ def kernels_of(operation: str, module: str = "triton") -> Any:
         pytest.importorskip("triton", minversion="3.5" if DEVICE == "cuda" else "3.9")
     except pytest.skip.Exception as error:
         return _Absent(str(error))
+    if DEVICE == "cpu":
+        _patch_once()
     return importlib.import_module(f"asynclane.kernels.{operation}.{module}")
+
+
+@functools.cache
+def _patch_once() -> None:
+    """Save a third of the interpreter's time: it patches the language for each launch, and again, to no effect, for
+    each call of a function within one."""
+    interpreter, language = (importlib.import_module(f"triton.{name}") for name in ("runtime.interpreter", "language"))
+    patch = interpreter._patch_lang
+
+    @functools.cache
+    def namespaces(function: Any) -> list[Any]:
+        return [each for each in (language, language.core) if each in function.__globals__.values()]
+
+    def patch_unpatched(function: Any) -> Any:
+        unpatched = any(language.core.is_builtin(each.load) for each in namespaces(function))
+        return patch(function) if unpatched else interpreter._LangPatchScope()
+
+    interpreter._patch_lang = patch_unpatched
 
 
 def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:

@@ -41,8 +41,9 @@ def logits_of(runner: Runner) -> list[Tensor]:
 
 def logits_by_rank(networks: Sequence[tuple[Path, Hardware]], size: int, folder: Path) -> list[Found]:
     """`logits_of` each checkpoint, by rank. Files for that are written to a folder."""
-    spawn = multiprocessing.get_context("spawn")
-    processes = [spawn.Process(target=_compute, args=(Rank(n, size), networks, folder)) for n in range(size)]
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(["asynclane.models.checkpoint.registry"])  # once, instead of in each process
+    processes = [forks.Process(target=_compute, args=(Rank(n, size), networks, folder)) for n in range(size)]
     with patch.object(sys, "path", [ROOT, *sys.path]):  # where a new process finds this module
         for process in processes:
             process.start()

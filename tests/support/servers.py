@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,8 @@ import httpx
 import openai
 import pytest
 
-from .processes import ASYNCLANE, end, start
+from .processes import ASYNCLANE, end, environment, start
+from .warm import Forked, fork
 
 START_S = 60
 WAIT_S = 40  # a machine may be busy
@@ -32,21 +34,32 @@ SLOW = pytest.mark.skipif(
 @dataclass(frozen=True, slots=True)
 class Server:
     url: str
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | Forked
     log: list[str]
     reader: threading.Thread
 
 
-def start_server(*flags: str, program: Sequence[str] = ASYNCLANE, descriptors: int | None = None) -> Server:
+def start_server(
+    *flags: str,
+    program: Sequence[str] = ASYNCLANE,
+    environ: Mapping[str, str] | None = None,
+    descriptors: int | None = None,
+) -> Server:
     """With port 0 the system chooses one, which the log names. The process may have so many open `descriptors`. The
-    variable `FRONTENDS` gives all servers of a run so many front ends. Without `--model` the model is tiny-llada."""
+    variable `FRONTENDS` gives all servers of a run so many front ends. Without `--model` the model is tiny-llada. A
+    server is forked from a process that has imported what it needs, unless something in `environ` or `descriptors`
+    differs before its imports."""
     if "--model" not in flags:
         flags = "--model", "tiny-llada", *flags
     if "FRONTENDS" in os.environ and "--frontends" not in flags:
         flags = *flags, "--frontends", os.environ["FRONTENDS"]
-    limited = [] if descriptors is None else ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"]
-    command = [*limited, *program, "serve", "--port", "0", *flags]
-    process = start(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    command, variables = [*program, "serve", "--port", "0", *flags], environment(**(environ or {}))
+    process: subprocess.Popen[str] | Forked
+    if sys.platform == "linux" and descriptors is None and "PYTHONPATH" not in (environ or {}):
+        process = fork(command, variables)
+    else:
+        limited = [] if descriptors is None else ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"]
+        process = start([*limited, *command], env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert process.stderr is not None
     log: list[str] = []
     for line in process.stderr:

@@ -214,7 +214,7 @@ def test_a_short_run_by_the_clock_writes_a_checkpoint_with_the_template(
 ) -> None:
     small = replace(SHAPES["tiny-chat"], dim=32, layers=1, heads=2, kv_heads=1, ff=48)
     monkeypatch.setitem(cast("dict[str, Shape]", SHAPES), "tiny-chat", small)
-    flags = ["tiny-chat", str(tmp_path / "out"), "--examples", "256", "--tokens", "1100", "--seconds", "3", "--clock"]
+    flags = ["tiny-chat", str(tmp_path / "out"), "--examples", "256", "--tokens", "1100", "--seconds", "1", "--clock"]
     assert train.main([*flags, "--problems", "0"]) == 0
     config = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text(encoding="utf-8"))
     assert config["chat_template"] == TEMPLATE.read_text(encoding="utf-8").rstrip("\n")

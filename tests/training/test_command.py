@@ -38,7 +38,7 @@ ORDER = "Dana has 17 coins. Then she buys 5 coins. How many coins does Dana have
 
 
 def trained(method: str, out: Path) -> dict[str, np.ndarray]:
-    size = ["--problems", "10", "--max-tokens", "16", "--epochs", "2", "--seed", "3"]
+    size = ["--problems", "10", "--max-tokens", "8", "--epochs", "2", "--seed", "3"]
     fast = ["--threads", "1", "--max-step-tokens", "256"]
     assert cli.main(["train-controller", MODEL, "--method", method, "--out", str(out), *size, *fast]) == 0
     return load_file(out)
@@ -81,7 +81,7 @@ def test_the_server_computes_the_probabilities_that_were_trained(made: tuple[str
     learnt = read_controller(str(path), fingerprint(find_model(MODEL))).weights
     kept, rule = Kept(), {"tspd": WatchedTSPD, "learn2pd": WatchedLearn2PD}[method]
     with Offline(SETTINGS, {method: partial(rule, learnt=learnt, kept=kept)}) as offline:
-        answers = offline.chat([ORDER, "Count."], AnswerOptions(48, decoder=method, params=(("threshold", 0.9),)))
+        answers = offline.chat([ORDER, "Count."], AnswerOptions(24, decoder=method, params=(("threshold", 0.9),)))
     assert all(answer.token_ids for answer in answers)
     net = nets.Controller() if method == "tspd" else nets.Filter()
     for name, array in net.arrays().items():
@@ -121,7 +121,7 @@ def test_a_server_with_the_file_answers_by_it(made: tuple[str, Path], tmp_path: 
     write_controller(tmp_path / "never.safetensors", never, {})
     with Offline(replace(SETTINGS, decoder=method, controller=str(tmp_path / "never.safetensors"))) as offline:
         slow, plain = offline.answer_each(
-            [(offline.encode_chat(ORDER), AnswerOptions(32, decoder=name)) for name in (method, "fast-dllm")]
+            [(offline.encode_chat(ORDER), AnswerOptions(16, decoder=name)) for name in (method, "fast-dllm")]
         )
     assert slow.usage.stats.forwards >= slow.usage.completion_tokens > plain.usage.stats.forwards
 
