@@ -27,7 +27,7 @@ PROGRAMS = 3 * 132  # that a card of 132 multiprocessors keeps busy while they w
 _INT4 = [
     (16, Tile(16, 128, 128, 4, 3)),
     (32, Tile(32, 128, 128, 4, 3, registers=168)),
-    (64, Tile(64, 128, 128, 4, 4)),
+    (64, Tile(64, 128, 128, 4, 3)),
     (256, Tile(128, 128, 64, 8, 4)),
     (1 << 31, Tile(128, 64, 128, 4, 3)),
 ]
