@@ -25,6 +25,11 @@ class AttentionPattern:
     sampler: tuple[tuple[str, object], ...] = ()
 
     @property
+    def autoregressive(self) -> bool:
+        """True if a position sees those before it alone, and predicts the next token."""
+        return self.block_size == self.logit_shift == 1 and not self.known_first and not self.canvas_length
+
+    @property
     def bounded(self) -> bool:
         """True if no position sees past its block."""
         return self.block_size > 0 and not self.known_first

@@ -151,6 +151,14 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         "decoder",
         lambda f: f.pattern.canvas_length and not f.spec.denoises,
     ),
+    "decoder {f.name!r} predicts the next token alone: this model fills masks, use 'asynclane' or 'fast-dllm'": (
+        "decoder",
+        lambda f: f.spec.autoregressive and not f.pattern.autoregressive,
+    ),
+    "decoder {f.name!r} fills masks: this model predicts the next token alone, use 'autoregressive'": (
+        "decoder",
+        lambda f: f.pattern.autoregressive and not f.spec.autoregressive,
+    ),
     "t_min {f.params[t_min]} must not exceed t_max {f.params[t_max]}": (
         "{f.bound_given[t_min]}",
         lambda f: f.spec.denoises and f.number("t_min") > f.number("t_max"),
@@ -287,7 +295,7 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         " 'fast-dllm'"
     ): (
         "decoder",
-        _in_blocks(lambda f: "block_length" not in f.params and not (f.spec.for_blocks or f.spec.denoises)),
+        _in_blocks(lambda f: "block_length" not in f.params and not (f.spec.for_blocks or f.spec.own_pattern)),
     ),
     (
         "decoder 'adablock' chooses how long a block is, and this model's have {f.pattern.block_size} positions: use"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 SUMMARIES: Mapping[str, str] = {
     "asynclane": "lanes that fork at sentence ends and complete statements; compact cache with settling",
     "asynclane-paper": "`asynclane` with every rule as published: isolated siblings, one threshold, refreshes",
+    "autoregressive": "for Qwen2 and Qwen3: the next token, one a forward, whose keys and values are kept",
     "fast-dllm": "serial blocks, every position above a threshold",
     "fast-dllm-v2": "for block-causal models: a block's first token, then its sub-blocks in order",
     "llada": "serial blocks, an even quota of tokens a forward",

@@ -52,6 +52,7 @@ from .progress import Report, progress_of
 PAGE_SIZE = 64  # fast on a GPU
 FINEST_PAGE = 16  # of a block-causal model: smaller pages share more of a prompt
 CANVAS_DECODER = "renoise"  # the only one that a model takes whose canvases begin with random tokens
+CAUSAL_DECODER = "autoregressive"  # of a model that predicts the next token
 STEP_TOKENS = 4096  # unless a bidirectional model must compute a longer request at once
 CONTEXT = 32768  # unless a setting says it: each position takes 0.6 to 2 KB besides its keys and values
 STEP_TIMEOUT_S = 60.0
@@ -114,7 +115,12 @@ def open_checkpoint(
         )
     if text.mask_id != config.mask_id:
         raise ModelError(f"{directory}: mask tokens {text.mask_id} and {config.mask_id} do not belong together")
-    if spelt := text.pieces[config.mask_id]:
+    spelt = text.pieces[config.mask_id]
+    if spelt and config.pattern.autoregressive:
+        raise ModelError(
+            f"{directory}: no id of the network is free to stand for open positions: the last is {spelt!r}"
+        )
+    if spelt:
         raise ModelError(
             f"{directory}: the tokenizer has no mask token, for {config.mask_id}, which config.json names, is {spelt!r}"
         )
@@ -270,8 +276,11 @@ def check_preset(preset: str | None, architecture: str) -> None:
 
 def default_line(settings: Settings, pattern: AttentionPattern) -> DecoderLine:
     """The decoder of requests that name none, on a network of this pattern."""
-    if pattern.canvas_length and settings.decoder is None and settings.preset is None:
-        return DecoderLine(CANVAS_DECODER)
+    if settings.decoder is None and settings.preset is None:
+        if pattern.canvas_length:
+            return DecoderLine(CANVAS_DECODER)
+        if pattern.autoregressive:
+            return DecoderLine(CAUSAL_DECODER)
     return settings.decoder_line
 
 

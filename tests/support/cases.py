@@ -152,6 +152,7 @@ VARIANTS: list[Variant] = [
     ("learn2pd", {"eotp": False, "extrapolate": True, "cache": "prefix"}),
     ("llada", {"steps": 12, "block_length": 12, "cache": "dual"}),
     ("llada2", {"block_length": 16, "edit_threshold": 0.0, "threshold": 0.5}),
+    *[("autoregressive", {"early_stop": stop}) for stop in ("block", False)],
     ("blockbatch", {"branches": 2, "smallest_block": 3, "refresh_size": 4, "share_prompt": True}),
     ("blockbatch-dream", {"branches": 3, "smallest_block": 2, "refresh_size": 5, "share_prompt": True}),
     ("blockbatch-dream", {"branches": 2, "sync_lag": 1, "end_cycle": False, "threshold": 0.4}),
@@ -179,7 +180,11 @@ VARIANTS: list[Variant] = [
     ("wino", {"block_length": 16, "cache": "prefix"}),
 ]
 # Decoders with every parameter of a request, by network: those whose rule the device applies, and WeDLM's own.
-SWEPT = {"whole-canvas": ("asynclane", "fast-dllm", "llada"), "known-first": ("asynclane", "wedlm")}
+SWEPT = {
+    "whole-canvas": ("asynclane", "fast-dllm", "llada"),
+    "known-first": ("asynclane", "wedlm"),
+    "next-token": ("autoregressive",),
+}
 AGAIN = 3 if ALL else 1  # prompts for each decoder
 UNSCORED = ("blockbatch", "blockbatch-dream", "indel", "lopa", "s2d2")  # they do not know how likely a token was
 UNFILLED = ("daedal",)  # their canvas grows, so nothing is given after it
@@ -235,6 +240,7 @@ SMALL = {
     "block-causal": AttentionPattern(block_size=8),
     "shifted-blocks": AttentionPattern(logit_shift=1, block_size=8),
     "known-first": AttentionPattern(block_size=1, known_first=True),
+    "next-token": AttentionPattern(logit_shift=1, block_size=1),
 }
 # Small networks on which faults and circumstances are tried; `make test` leaves out the one that combines two others.
 TRIED = tuple(name for name in SMALL if ALL or name != "shifted-blocks")

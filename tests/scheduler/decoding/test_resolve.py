@@ -26,6 +26,7 @@ def test_every_default_of_the_table_is_a_value_that_its_parameter_admits() -> No
         AttentionPattern(block_size=16),
         dataclasses.replace(one, known_first=True),
         dataclasses.replace(one, canvas_length=16),
+        dataclasses.replace(one, logit_shift=1),
     )
     for name, method in DECODERS.items():
         overrides = {param: value for param, value in method.defaults.items() if value is not None}
