@@ -124,7 +124,9 @@ class Row(NamedTuple):
     span. If `host_tokens` [end - start] are given, the canvas holds them from now on. Rows that `copy` a part of a
     request are not seen by its own. Tokens `scored` [positions of spans, which may repeat] are scored, but below 0.
     An `order` [end - start] has the row's positions as a causal network reads them: the keys of the n-th are stored as
-    those of `start` + n, and seen by queries from there on. A row that is `denoising` also sees all of itself."""
+    those of `start` + n, and seen by queries from there on. A row that is `denoising` also sees all of itself. A row of
+    the `drafter` is computed by that network, on canvases, keys and values of its own, in the same slots and pages; it
+    has `host_tokens`."""
 
     slot: int
     start: int
@@ -142,6 +144,7 @@ class Row(NamedTuple):
     causal: bool = False
     order: Ints | None = None
     denoising: Denoising | None = None
+    drafter: bool = False
 
     @property
     def tokens(self) -> int:
@@ -167,7 +170,7 @@ class Placement:
 
 class Columns(NamedTuple):
     """A plan's R rows as arrays, and their S spans, end to end, of which row r has `span_counts[r]`, span s the rule
-    `rules[rule_numbers[s]]`. The last ten are fields of the rows."""
+    `rules[rule_numbers[s]]`. The last eleven are fields of the rows."""
 
     slots: Ints
     starts: Ints
@@ -191,10 +194,11 @@ class Columns(NamedTuple):
     causal: tuple[bool, ...]
     orders: tuple[Ints | None, ...]
     denoising: tuple[Denoising | None, ...]
+    drafter: tuple[bool, ...]
 
     @classmethod
     def of(cls, rows: tuple[Row, ...]) -> Columns:
-        fields: list[tuple[Any, ...]] = [*zip(*rows, strict=True)] if rows else [()] * 16
+        fields: list[tuple[Any, ...]] = [*zip(*rows, strict=True)] if rows else [()] * 17
         bounds, (spans, samplings, steps), optional = fields[:4], fields[4:7], fields[7:]
         parts = [*chain.from_iterable(spans)]
         starts, ends, rules, may_end, joined = zip(*parts, strict=True) if parts else [()] * 5

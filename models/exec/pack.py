@@ -73,7 +73,7 @@ class OptionalInputs(NamedTuple):
         biases = restricted = mask_words = 0
         ranks: int | None = None
         for row in plan.rows:
-            spans, sampling, _, own, reported, restriction, tokens, copy, given, in_order, order, canvas = row[4:]
+            spans, sampling, _, own, reported, restriction, tokens, copy, given, in_order, order, canvas = row[4:16]
             if sampling.temperature > 0 and spans:
                 sampled, narrowed = True, narrowed or sampling.top_p < 1 or sampling.top_k > 0
             if own:

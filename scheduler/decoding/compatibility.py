@@ -85,6 +85,11 @@ class DecoderFacts:
         return self.rule is not None and self.rule.layout is Layout.VERIFIED
 
     @property
+    def drafts(self) -> bool:
+        """True if its host rule checks what another network drafts."""
+        return self.rule is not None and self.rule.layout is Layout.DRAFTER
+
+    @property
     def bound_given(self) -> Mapping[str, str]:
         """The parameter to name of each pair of bounds: the lower one, unless only the upper one is given."""
         return {low: high if high in self.overrides and low not in self.overrides else low for low, high in BOUNDS}
@@ -151,13 +156,17 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         "decoder",
         lambda f: f.pattern.canvas_length and not f.spec.denoises,
     ),
-    "decoder {f.name!r} predicts the next token alone: this model fills masks, use 'asynclane' or 'fast-dllm'": (
+    "decoder {f.name!r} is for models that predict the next token: this one fills masks": (
         "decoder",
         lambda f: f.spec.autoregressive and not f.pattern.autoregressive,
     ),
     "decoder {f.name!r} fills masks: this model predicts the next token alone, use 'autoregressive'": (
         "decoder",
         lambda f: f.pattern.autoregressive and not f.spec.autoregressive,
+    ),
+    "decoder {f.name!r} needs a network that drafts: start the server with --drafter": (
+        "decoder",
+        lambda f: f.drafts and f.pattern.drafter is None,
     ),
     "t_min {f.params[t_min]} must not exceed t_max {f.params[t_max]}": (
         "{f.bound_given[t_min]}",
@@ -492,7 +501,8 @@ class RequestFacts(VocabularyFacts):
 
     @property
     def too_long(self) -> bool:
-        return self.whole and self.pattern.ceil(self.positions) > self.available[2]
+        networks = 2 if self.decoder.layout is Layout.DRAFTER else 1  # that compute a prompt in one step
+        return self.whole and networks * self.pattern.ceil(self.positions) > self.available[2]
 
     @property
     def first(self) -> str:
@@ -556,7 +566,11 @@ REQUEST_REFUSALS: Refusals[RequestFacts] = {
     ): ("decoder", lambda f: f.logprobs and not f.grammar and not f.decoder.scored),
     "{f.grammar} is not for decoder {f.decoder.name!r}, whose drafts it would change": (
         "{f.grammar}",
-        lambda f: f.grammar and f.decoder.layout is Layout.VERIFIED,
+        lambda f: f.grammar and f.decoder.layout in (Layout.VERIFIED, Layout.DRAFTER),
+    ),
+    "{f.penalty} is not for decoder {f.decoder.name!r}, which checks several tokens at once: use 'autoregressive'": (
+        "{f.penalty}",
+        lambda f: f.penalty and f.decoder.layout is Layout.DRAFTER,
     ),
     "{f.infill} is not for this model: no position sees past its block": (
         "{f.infill}",
@@ -586,6 +600,10 @@ REQUEST_REFUSALS: Refusals[RequestFacts] = {
     ("a step of {f.available[2]} tokens cannot hold all {f.positions}, and scores need them at once: send fewer"): (
         "{f.first}",
         lambda f: f.too_long and f.decoder.name == "likelihood",
+    ),
+    "two networks compute this request's {f.positions} tokens at once, and a step has {f.available[2]}: send fewer": (
+        "decoder",
+        lambda f: f.too_long and f.decoder.layout is Layout.DRAFTER,
     ),
     (
         "this request's {f.positions} tokens are computed at once, and a step has {f.available[2]}: decoder 'fast-dllm'"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from .attention_pattern import MOST_DRAFTED
 from .cache import CachePolicy
 from .commit import HOST_RULES
 from .commit.base import EVERYTHING, CommitRule, HostCommitRule
@@ -15,6 +16,7 @@ from .lanes.adablock import AdaBlock
 from .lanes.asynclane import AsyncLane
 from .lanes.base import LanePolicy
 from .lanes.blockwise import Blockwise
+from .lanes.drafted import Drafted
 from .lanes.growing import Growing
 from .lanes.multiblock import MultiBlock
 from .lanes.parts import Parts
@@ -213,6 +215,14 @@ DECODERS: Mapping[str, DecoderSpec] = {
         fixed={"fills": True},
     ),
     "d2cache": _cached("d2", "after arXiv 2509.23094; Kamichanw/d2Cache, with the differences that its cache names"),
+    "deer": DecoderSpec(
+        Drafted,
+        {"draft_length": MOST_DRAFTED, "early_stop": True},
+        HOST_RULES["deer"].SOURCE,
+        rule="deer",
+        autoregressive=True,
+        fixed={"settle": False},  # a token is computed before it commits
+    ),
     "dkv": _cached("delayed", "arXiv 2505.15781; horseee/dKV-Cache, with the differences that its cache names"),
     "dllm-cache": _cached(
         "interval", "after arXiv 2506.06295; maomaocun/dLLM-cache, with the differences that its cache names"

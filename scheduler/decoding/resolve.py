@@ -106,7 +106,7 @@ def resolve(
         policy=policy,
         rule=HostDecides(replace(REPORT_ALL, measure=host_rule().measure)) if on_host else device_rule,
         host_rule=host_rule if on_host else None,
-        cache=lambda: cache(params),
+        cache=lambda: cache(ruled),
         lookahead=lookahead,
         early_stop=params.get("early_stop") is not False,
         whole_blocks=params.get("early_stop") == BLOCK,

@@ -25,6 +25,7 @@ SUMMARIES: Mapping[str, str] = {
     "d2cache": "after d2Cache: `llada` that computes only likely and recently changed positions",
     "d2f": "the next block is added once the last is 70 % full",
     "daedal": "after DAEDAL: a short canvas grows until its end is in sight, and where it is hard to fill",
+    "deer": "for Qwen2 and Qwen3 with a drafter: another network drafts up to 32 tokens, one forward checks them",
     "d3llm": "the next block is added once the last is 10 % full; positions of low entropy commit",
     "dkv": "`llada` whose decoded positions are cached one forward later",
     "dllm-cache": "after dLLM-Cache: `llada` whose prompt and response are recomputed at separate intervals",

@@ -33,7 +33,7 @@ def networks(request: pytest.FixtureRequest, tmp_path: Path) -> Networks:
 
 
 def logprobs_of(network: Any, ids: list[int], start: int) -> Tensor:
-    """What transformers gives for the tokens from `start` on, each from those before it."""
+    """The log-probabilities that transformers gives to the tokens from `start` on, each from those before it."""
     with torch.no_grad():
         logits = network(torch.tensor([ids])).logits[0, start - 1 : -1]
     logits[:, MASK] = -torch.inf

@@ -100,10 +100,10 @@ def refusal(decoder: str, pattern: AttentionPattern) -> str | None:
     if pattern.canvas_length:
         return None if decoder in CANVASES_ONLY else f"decoder {decoder!r} fills masks"
     if DECODERS[decoder].autoregressive != pattern.autoregressive:
-        verb = "fills masks" if pattern.autoregressive else "predicts the next token alone"
-        return f"decoder {decoder!r} {verb}"
+        reason = "fills masks" if pattern.autoregressive else "is for models that predict the next token"
+        return f"decoder {decoder!r} {reason}"
     if pattern.autoregressive:
-        return None
+        return f"decoder {decoder!r} needs a network that drafts" if decoder == "deer" and not pattern.drafter else None
     if pattern.known_first:
         return UNSUITED_KNOWN_FIRST.get(decoder)
     if DECODERS[decoder].for_known_first:

@@ -61,9 +61,10 @@ def test_the_embedded_model_is_what_its_files_say(inspected: Callable[..., Any])
     assert all(report["boundaries"].values())
     refused = {name: why for name, why in report["decoders"].items() if why is not None}
     assert list(report["decoders"]) == list(DECODERS)
-    assert list(refused) == ["autoregressive", "fast-dllm-v2", "renoise", "s2d2", "tccf", "wedlm"]
+    assert list(refused) == ["autoregressive", "fast-dllm-v2", "deer", "renoise", "s2d2", "tccf", "wedlm"]
     assert "canvases begin with masks" in refused["renoise"]
-    assert "predicts the next token alone: this model fills masks" in refused["autoregressive"]
+    for name in ("autoregressive", "deer"):
+        assert "is for models that predict the next token: this one fills masks" in refused[name]
     assert all("is for block-causal models" in refused[name] for name in ("fast-dllm-v2", "s2d2", "tccf"))
     assert "is for models that read known tokens first" in refused["wedlm"]
 
