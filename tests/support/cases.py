@@ -153,7 +153,8 @@ VARIANTS: list[Variant] = [
     ("learn2pd", {"eotp": False, "extrapolate": True, "cache": "prefix"}),
     ("llada", {"steps": 12, "block_length": 12, "cache": "dual"}),
     ("llada2", {"block_length": 16, "edit_threshold": 0.0, "threshold": 0.5}),
-    *[("autoregressive", {"early_stop": stop}) for stop in ("block", False)],
+    ("autoregressive", {"early_stop": "block"}),
+    ("autoregressive", {"early_stop": False}),
     ("deer", {"draft_length": 3}),
     ("deer", {"draft_length": 1, "early_stop": False}),
     ("blockbatch", {"branches": 2, "smallest_block": 3, "refresh_size": 4, "share_prompt": True}),
@@ -266,10 +267,10 @@ def network(name: str) -> Network:
         return Network(runner, embedded_vocabulary(), pattern, limits, prompts, (16, 24, 33, 1))
     if name in SMALL:
         pattern, rng = SMALL[name], random.Random(2)
-        runner = small_pair(pattern) if pattern.drafter else small_runner(pattern)
+        small: Runner | Pair = small_pair(pattern) if pattern.drafter else small_runner(pattern)
         plain = [token for token in range(2, 19) if token != fakes.IDS["`"]]  # an answer to it may be code
         prompts = [rng.choices(plain, k=size) for size in (1, 16, 31, 32, 19)]
-        return Network(runner, fakes.vocabulary(), pattern, LIMITS, prompts, (16, 25, 1))
+        return Network(small, fakes.vocabulary(), pattern, LIMITS, prompts, (16, 25, 1))
     with TemporaryDirectory() as directory:
         path, limits = write_checkpoint(Path(directory), name), FAMILY_LIMITS
         config = read_config(path)
