@@ -55,7 +55,7 @@ async def test_answers_are_streamed_seeded_shared_and_counted(http: httpx.AsyncC
     events = [json.loads(line[6:]) for line in streamed.splitlines() if line.startswith("data: {")]
     parts = [choice["text"] for event in events for choice in event["choices"]]
     assert "".join(parts) == text
-    assert sum(map(bool, parts)) > 20
+    assert sum(map(bool, parts)) > 12  # some tokens are parts of a character
 
 
 async def test_grammars_penalties_and_likelihoods_are_honoured(http: httpx.AsyncClient) -> None:
