@@ -4,7 +4,7 @@ All that other packages use is here; `scheduler.contract` is for those who compu
 """
 
 from .contract import MOST_RANKS, DeviceLost, Executor, Measure, Sampling, StepPlan, StepResult
-from .decoding.attention_pattern import PLAIN, AttentionPattern
+from .decoding.attention_pattern import MOST_DRAFTED, PLAIN, AttentionPattern, Drafter
 from .decoding.boundaries import Boundary
 from .decoding.commit import LEARNT_RULES
 from .decoding.commit.base import CommitDecision, HostCommitRule, StepView
@@ -35,6 +35,7 @@ __all__ = [
     "ALL_RULES",
     "AS_LISTED",
     "LEARNT_RULES",
+    "MOST_DRAFTED",
     "MOST_RANKS",
     "NEUTRAL",
     "NONE",
@@ -49,6 +50,7 @@ __all__ = [
     "Constraint",
     "DecoderSpec",
     "DeviceLost",
+    "Drafter",
     "Ended",
     "Executor",
     "Failure",

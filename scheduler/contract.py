@@ -144,7 +144,9 @@ class Row(NamedTuple):
     request are not seen by its own. Tokens `scored` [positions of spans, which may repeat] are scored, but below 0.
     An `order` [end - start] has the row's positions as a causal network reads them: the keys of the n-th are stored as
     those of `start` + n, and seen by queries from there on. A row that is `denoising` also sees all of itself. Where
-    there is a `selection` the network is block-causal, predicts a position at itself, and runs on one device."""
+    there is a `selection` the network is block-causal, predicts a position at itself, and runs on one device. A row of
+    the `drafter` is computed by that network, on canvases, keys and values of its own, in the same slots and pages; it
+    has `host_tokens`."""
 
     slot: int
     start: int
@@ -163,6 +165,7 @@ class Row(NamedTuple):
     order: Ints | None = None
     denoising: Denoising | None = None
     selection: Selection | None = None
+    drafter: bool = False
 
     @property
     def tokens(self) -> int:
@@ -213,10 +216,11 @@ class Columns(NamedTuple):
     orders: tuple[Ints | None, ...]
     denoising: tuple[Denoising | None, ...]
     selections: tuple[Selection | None, ...]
+    drafter: tuple[bool, ...]
 
     @classmethod
     def of(cls, rows: tuple[Row, ...]) -> Columns:
-        fields: list[tuple[Any, ...]] = [*zip(*rows, strict=True)] if rows else [()] * 17
+        fields: list[tuple[Any, ...]] = [*zip(*rows, strict=True)] if rows else [()] * len(Row._fields)
         bounds, (spans, samplings, steps), optional = fields[:4], fields[4:7], fields[7:]
         parts = [*chain.from_iterable(spans)]
         starts, ends, rules, may_end, joined = zip(*parts, strict=True) if parts else [()] * 5

@@ -62,7 +62,7 @@ class HostRuleRunner:
         self.chosen: Bools = np.zeros(0, np.bool_)  # which of the last step's positions commit
         self.cut: int | None = None  # the answer ends with this canvas position, or before it
         self.stays = False  # full lanes do not end yet
-        self.rescores = rule.rescores
+        self.rescores, self.reads_proposals = rule.rescores, rule.reads_proposals or guided
         # All that there are: then the other requests of a step do not change which of equal tokens are reported.
         self.ranks = (WIDE_RANKS if rule.ranks > MOST_RANKS else MOST_RANKS) if rule.ranks else None
         self.rule_ranks, self.measure = rule.ranks, rule.measure  # what it reads
@@ -310,9 +310,9 @@ def _view(entries: list[Entry], result: StepResult) -> StepView:
     parts = Parts([entry.start for entry in entries], requests.sizes)
     proposals, reported = parts.of(result.proposals), parts.of(result.tokens)
     reads = canvas_tokens == mask_id
-    guided = [entry.of.runner.guided for entry in entries]
-    if any(guided):
-        reads &= ~np.repeat(guided, requests.sizes)
+    proposed = [entry.of.runner.reads_proposals for entry in entries]
+    if any(proposed):
+        reads &= ~np.repeat(proposed, requests.sizes)
     tokens = np.where(reads, reported, proposals)
     confidence, entropy = _certainty(result, parts, tokens != proposals, runner.measure)
     ranked, logprobs = _likeliest(result, parts, runner.rule_ranks)

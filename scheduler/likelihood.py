@@ -2,9 +2,10 @@
 
 Two estimators of log p(x | prompt), for x of n tokens. The chain is a sum over tokens: token i is predicted from the
 prompt and the tokens before it, while it and all later positions are masked. This takes one row for each token; chains
-that begin alike share rows. Monte Carlo is that of LLaDA's evaluation (Nie et al., arXiv 2502.09992, equation 6): of n
-tokens l are masked, drawn without replacement, and the masked ones add n / l times their log-probabilities; the mean
-over all samples is unbiased for the same bound as in training.
+that begin alike share rows. An autoregressive network sees no later position, so one row is enough for the rest of a
+chain. Monte Carlo is that of LLaDA's evaluation (Nie et al., arXiv 2502.09992, equation 6): of n tokens l are masked,
+drawn without replacement, and the masked ones add n / l times their log-probabilities; the mean over all samples is
+unbiased for the same bound as in training.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ class Likelihood:
     """The scores of one request. Its probes are made when a step needs them: a request may give 100,000 tokens, and no
     step may wait for all of their probes."""
 
-    def __init__(self, scoring: Scoring, mask_id: int, seed: int, ranks: int) -> None:
+    def __init__(self, scoring: Scoring, mask_id: int, seed: int, ranks: int, autoregressive: bool = False) -> None:
         self._tokens, self._proposes, self._sampled = scoring.tokens, scoring.proposes, scoring.samples > 0
+        self._at_once = autoregressive
         self._starts: Longs = np.cumsum(scoring.lengths) - scoring.lengths
         self._lengths = scoring.lengths
         self._coming = _samples(scoring, mask_id, seed) if scoring.samples else self._prefixes()
@@ -120,6 +122,13 @@ class Likelihood:
             first = self._starts[chains[0]]
             shown = self._tokens[first : first + size]
             entries = self._starts[chains] + size
+            if len(chains) == 1 and self._at_once:
+                end = int(self._lengths[chains[0]])
+                given, entries = self._tokens[first + size : first + end], np.arange(first + size, first + end)
+                yield Probe(
+                    self._tokens[first : first + end - 1], np.arange(size, end), given, entries, entries - entries[0]
+                )
+                continue
             if len(chains) == 1:  # mostly
                 yield Probe(shown, np.array([size]), self._tokens[entries], entries, np.zeros(1, np.int64))
                 if self._lengths[chains[0]] > size + 1:

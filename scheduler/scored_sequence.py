@@ -71,7 +71,7 @@ class ScoredSequence(Sequence):
         if request.scoring is None:
             raise TypeError(f"request {request.id} scores nothing")
         seed, ranks = request.sampling.seed, request.ranks or 0
-        self._likelihood = Likelihood(request.scoring, vocabulary.mask_id, seed, ranks)
+        self._likelihood = Likelihood(request.scoring, vocabulary.mask_id, seed, ranks, pattern.autoregressive)
 
     def admit(self, lease: Lease, holding: Holding, limits: Limits) -> None:
         self.lease, self.holding = lease, holding

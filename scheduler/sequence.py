@@ -13,7 +13,7 @@ from .decoding.boundaries import Longs, Nesting
 from .decoding.cache import NO_CANVAS, Canvas, ComputeRange, Progress, RequestExtent, StepConfidence
 from .decoding.commit.base import EVERYTHING
 from .decoding.commit.device import shared_rule
-from .decoding.lane_tree import LaneCounts, LaneTree
+from .decoding.lane_tree import LaneCounts, LaneTree, Layout
 from .decoding.lanes.base import ABSENT
 from .decoding.params import LaneShape
 from .decoding.stability import Stability
@@ -62,7 +62,16 @@ class Sequence:
     __slots__ = (
         *("id", "request", "prompt_length", "policy", "tree", "canvas", "cache", "layout", "source"),
         *("stability", "recorder", "scorebook", "host_rule", "guide", "_nesting", "_nested", "_vocabulary"),
-        *("_revises", "_computes_lanes", "_device_decides", "_only_writes", "_waits", "_row_tokens", "_lookahead"),
+        *(
+            "_revises",
+            "_computes_lanes",
+            "_device_decides",
+            "_only_writes",
+            "_waits",
+            "_row_tokens",
+            "_lookahead",
+            "_drawn_once",
+        ),
         *("state", "outcome", "holding", "block_hashes", "lease", "frontier", "end_at", "predicted_end", "sent"),
         *("shape", "scores_candidates", "candidate_logprobs"),
         *("served_at", "prefilled", "steps", "computed_tokens", "cached_tokens", "refreshes", "reused_refreshes"),
@@ -115,6 +124,7 @@ class Sequence:
         self._waits = policy.waits and self._device_decides and self.recorder is None
         self._row_tokens = EVERYTHING  # positions that a row may have
         self._lookahead = decoder.lookahead
+        self._drawn_once = pattern.autoregressive  # then noise that depends on the position alone is enough
         self.shape: LaneShape | None = None  # chosen by the load
         self.state = State.WAITING
         self.outcome: Outcome | None = None
@@ -170,8 +180,9 @@ class Sequence:
             prompt = request.prompt[: max(0, self.prompt_length - self.tree.pattern.logit_shift)]
             group = None if decoder.branches or decoder.adaptive else request.share_group
             verifier = None if self.host_rule is None else self.host_rule.verifier
-            causal = verifier is not None and verifier.causal_cache
-            self.block_hashes = prefixes.block_hashes(prompt, request.cache_salt, group, causal)
+            # Pages with keys of a drafter, too, and those of another attention, are shared among their own kind.
+            other = decoder.layout is Layout.DRAFTER or (verifier is not None and verifier.causal_cache)
+            self.block_hashes = prefixes.block_hashes(prompt, request.cache_salt, group, other)
 
     def follow_load(self, shape: LaneShape) -> None:
         """Set the lengths of blocks and look-ahead, before any lane begins. The blocks of a network stay, and so does a
@@ -217,13 +228,15 @@ class Sequence:
         lookahead_end = self._lookahead_end()
         extent = self._extent(lookahead_end)
         window = self._window(extent)
-        prompt_tokens = 0
+        prompt_tokens, chunk = 0, False
         if prompt_end is not None:
             start, end = self.open_prompt()
             prompt_tokens = prompt_end - start
             if prompt_end < end:
                 window = ComputeRange(start, prompt_end, prompt_end, drives=False)
-        inputs = make(StepInputs, (self.steps, self.frontier, self.end_at, lookahead_end))
+                chunk = True
+        step = 0 if self._drawn_once else self.steps
+        inputs = make(StepInputs, (step, self.frontier, self.end_at, lookahead_end))
         rows = self.layout.rows(window, inputs)
         if len(rows) == 1:
             _, start, end, _, spans, *_ = rows[0]
@@ -231,6 +244,8 @@ class Sequence:
         else:
             spans = tuple([span for row in rows for span in row.spans])
             tokens = sum([row.end - row.start for row in rows])
+        if chunk:  # which a drafter computes, too
+            prompt_tokens = tokens
         return make(PlannedRequest, (self, window, extent, rows, spans, tokens, prompt_tokens))
 
     def open_tokens(self) -> int:

@@ -52,6 +52,7 @@ OF_ONE_ANSWER = (
     "download",
     "block_size",
     "lora",
+    "drafter",
     "dtype",
     "device",
     "tensor_parallel_size",
@@ -79,7 +80,9 @@ OF_ONE_ANSWER = (
 # Those of `eval`, whose own flags say which decoders answer and how many requests run at once.
 OF_EVALUATION = tuple(name for name in OF_ONE_ANSWER if name not in ("decoder", "max_num_seqs"))
 # Those of `train-controller`, whose method is the decoder.
-OF_TRAINING = tuple(name for name in OF_ONE_ANSWER if name not in ("model", "decoder", "preset", "controller"))
+OF_TRAINING = tuple(
+    name for name in OF_ONE_ANSWER if name not in ("model", "decoder", "drafter", "preset", "controller")
+)
 # Those of `LLM`, which speaks no HTTP.
 OF_LLM = (*OF_ONE_ANSWER, "max_queue", "default_max_tokens", "grammar_timeout_s", "grammar_memory_mb")
 # Those that decide how much memory a model takes on a GPU, for `inspect`.
@@ -127,6 +130,11 @@ class Settings:
         4096,
     )
     lora: str | None = _word(None, "directory of a LoRA adapter in peft's form, which is added to the weights at start")
+    drafter: str | None = _word(
+        None,
+        "a model that fills masks and drafts for --model, which predicts the next token and has the same tokenizer"
+        " (decoder deer); named as --model; default: none",
+    )
     served_model_name: str | None = _word(
         None,
         "names of the model for clients, with commas between them; a request without a name is answered with the first;"

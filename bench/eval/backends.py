@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NOT_FOUND = 404
 # The settings of a model that is loaded here on which its answers depend.
 OF_ANSWERS = (
-    *("lora", "dtype", "device", "tensor_parallel_size", "load_format", "quantization", "deterministic"),
+    *("lora", "drafter", "dtype", "device", "tensor_parallel_size", "load_format", "quantization", "deterministic"),
     *("block_size", "kv_cache_dtype", "controller"),
 )
 

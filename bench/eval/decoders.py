@@ -45,7 +45,7 @@ def parse_decoder(text: str, max_tokens: int, checkpoint: Checkpoint | None = No
     accept."""
     choice = split_decoder(text)
     try:
-        decoder = resolve(choice.name, choice.params, max_tokens, checkpoint.config.pattern if checkpoint else PLAIN)
+        decoder = resolve(choice.name, choice.params, max_tokens, checkpoint.pattern if checkpoint else PLAIN)
         if checkpoint:
             refuse(VocabularyFacts(decoder, checkpoint.text.vocabulary))
     except ValueError as error:

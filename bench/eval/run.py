@@ -15,7 +15,7 @@ from typing import Any
 from tqdm import tqdm
 
 from ...clients import StatusError
-from ...server.engine.wiring import check_preset, default_line, open_checkpoint
+from ...server.engine.wiring import check_preset, default_line, open_checkpoint, with_drafter
 from ...server.errors import ApiError
 from ...server.settings import Settings
 from ..load.output import missing_output
@@ -111,10 +111,11 @@ def _backend(flags: argparse.Namespace, settings: Settings | None, api_key: str 
     if settings is None:
         return Server(flags.url, api_key, flags.model)
     checkpoint = open_checkpoint(settings.model, settings.download, block_size=settings.block_size)
+    checkpoint = with_drafter(checkpoint, settings)
     if settings.prefix_sharing is None:  # prompts begin alike, and computed positions are to be those of each alone
         settings = replace(settings, prefix_sharing=False)
     check_preset(settings.preset, checkpoint.config.architecture)
-    default = joined(default_line(settings, checkpoint.config.pattern))
+    default = joined(default_line(settings, checkpoint.pattern))
     # A preset would change the parameters of each request that names its decoder: here it is only the default.
     return InProcess(replace(settings, decoder=None, preset=None), checkpoint, default)
 

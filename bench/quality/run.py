@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ...server.engine.messages import AnswerOptions
-from ...server.engine.wiring import open_checkpoint
+from ...server.engine.wiring import open_checkpoint, with_drafter
 from ...server.settings import Settings
 from ..eval.decoders import Choice, parse_decoder
 from ..load.output import check_outputs, finish, positive, table, write_over
@@ -95,11 +95,9 @@ def main(
     options = parser.parse_args(argv)
     try:
         questions = problems(options.seed, options.problems)
-        checkpoint = open_checkpoint(options.model)
-        decoders = options.decoders or (BLOCK_DECODERS if checkpoint.config.block_size else DEFAULT_DECODERS)
-        choices = [parse_decoder(text, options.max_tokens, checkpoint) for text in decoders]
         settings = Settings(
             model=options.model,
+            drafter=options.drafter,
             dtype=options.dtype,
             quantization=options.quantization,
             deterministic=options.deterministic,
@@ -107,6 +105,9 @@ def main(
             controller=options.controller,
             max_num_seqs=options.batch,
         )
+        checkpoint = with_drafter(open_checkpoint(options.model), settings)
+        decoders = options.decoders or (BLOCK_DECODERS if checkpoint.config.block_size else DEFAULT_DECODERS)
+        choices = [parse_decoder(text, options.max_tokens, checkpoint) for text in decoders]
     except ValueError as error:
         parser.error(str(error))
     check_outputs(parser, options.plot, options.json)
@@ -116,6 +117,7 @@ def main(
         return {
             "benchmark": "quality",
             "model": settings.model_name,
+            "drafter": settings.drafter,
             "dtype": settings.dtype,
             "quantization": settings.quantization,
             "deterministic": settings.deterministic,
@@ -153,6 +155,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=seed, default=777, help="of the problems, 0 to 999 (default: %(default)s)")
     parser.add_argument("--max-tokens", type=positive, default=256, help="default: %(default)s")
     parser.add_argument("--model", default="tiny-llada", help="as in serving (default: %(default)s)")
+    parser.add_argument("--drafter", metavar="MODEL", help="as in serving")
     parser.add_argument("--dtype", default=DTYPE, help="as in serving (default: %(default)s)")
     parser.add_argument("--quantization", help="as in serving")
     parser.add_argument("--deterministic", action="store_true", help="as in serving")

@@ -147,7 +147,7 @@ def read_config(directory: Path, block_size: int | None = None) -> ModelConfig:
     try:
         config = _checked(READERS[name](name, said))
         _refuse_unread(said, config)
-        if block_size is not None and (config.canvas is not None or not config.pattern.bounded):
+        if block_size is not None and not config.block_source:
             raise ValueError(f"--block-size is for block-causal models: {name} has no blocks")
         return replace(config, quantization=read_quantization(directory, raw))
     except KeyError as error:
@@ -381,10 +381,17 @@ def _sdar(name: str, raw: Keys) -> ModelConfig:
 
 def _sdar_moe(name: str, raw: Keys) -> ModelConfig:
     """Qwen3-MoE's network with attention within blocks."""
-    require(raw, {**_SDAR_FIXED, "decoder_sparse_step": 1, "mlp_only_layers": []})
-    routing = Routing(whole(raw, "num_experts_per_tok"), normed=flag(raw, "norm_topk_prob", False))
-    experts = Experts(whole(raw, "num_experts"), whole(raw, "moe_intermediate_size"), routing)
+    require(raw, _SDAR_FIXED)
+    experts = _qwen_experts(raw)
     return _qwen(name, raw, mask_id=_SDAR_MASK, qk_norm=True, **_blocks(raw, _SDAR_BLOCK), experts=experts)
+
+
+def _qwen_experts(raw: Keys) -> Experts:
+    """Qwen3-MoE's experts, in all layers."""
+    require(raw, {"decoder_sparse_step": 1, "mlp_only_layers": []})
+    routing = Routing(whole(raw, "num_experts_per_tok"), normed=flag(raw, "norm_topk_prob", False))
+    count = "num_experts" if "num_experts" in raw else "num_local_experts"  # as transformers 5 writes it
+    return Experts(whole(raw, count), whole(raw, "moe_intermediate_size"), routing)
 
 
 _LLADA_MOE_FIXED: Mapping[str, object] = {
@@ -479,6 +486,22 @@ def _wedlm(name: str, raw: Keys) -> ModelConfig:
     )
 
 
+def _causal(name: str, raw: Keys, **more: Any) -> ModelConfig:
+    """Qwen2's or Qwen3's own network, which predicts the next token. It has no mask: the last id, which no token of the
+    published tokenizers has, stands for an open position, and is never computed."""
+    biased = name == "Qwen2ForCausalLM"
+    require(raw, {"attention_bias": biased})
+    pattern = {"logit_shift": 1, "block_size": 1}
+    return _qwen(
+        name, raw, mask_id=whole(raw, "vocab_size") - 1, qkv_bias=biased, qk_norm=not biased, **pattern, **more
+    )
+
+
+def _causal_moe(name: str, raw: Keys) -> ModelConfig:
+    """Qwen3-MoE's own network."""
+    return _causal(name, raw, experts=_qwen_experts(raw))
+
+
 def _gemma(name: str, raw: Keys) -> ModelConfig:
     """DiffusionGemma's network (transformers 5.24, models/diffusion_gemma), its text part: images are not computed."""
     text = text_part(raw)
@@ -556,6 +579,9 @@ READERS: Mapping[str, Callable[[str, Keys], ModelConfig]] = {
     "StableDiffcoderForCausalLM": _stable_diffcoder,
     "LLaDA2MoeModelLM": _llada2,
     "WeDLMForCausalLM": _wedlm,
+    "Qwen2ForCausalLM": _causal,
+    "Qwen3ForCausalLM": _causal,
+    "Qwen3MoeForCausalLM": _causal_moe,
     "DiffusionGemmaForBlockDiffusion": _gemma,
 }
 SAMPLERS = ("DiffusionGemmaForBlockDiffusion",)  # whose generation_config.json says how they decode

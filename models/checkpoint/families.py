@@ -206,6 +206,9 @@ NAMES: Mapping[str, Mapping[str, str]] = {
     "StableDiffcoderForCausalLM": _QWEN,
     "LLaDA2MoeModelLM": _LLADA2,
     "WeDLMForCausalLM": _QWEN,
+    "Qwen2ForCausalLM": _QWEN,
+    "Qwen3ForCausalLM": _QWEN,
+    "Qwen3MoeForCausalLM": _QWEN_MOE,
     "DiffusionGemmaForBlockDiffusion": _GEMMA,
 }
 

@@ -172,6 +172,11 @@ def _device(name: str) -> torch.device:
     return torch.device("cpu" if lacking else "cuda")
 
 
+def on_gpu(hardware: Hardware) -> bool:
+    """Return whether the network will run on a GPU. Raises `ModelError`."""
+    return _device(hardware.device).type == "cuda"
+
+
 def _lacking() -> str | None:
     """The reason why no GPU can be used; None if one can."""
     if not torch.cuda.is_available():
@@ -274,10 +279,11 @@ def load_runner(
     end_ids: Collection[int],
     report: Report = lambda what, done, total: None,
     meeting: Meeting | None = None,
+    vocabulary: int | None = None,
 ) -> Loaded:
     """Checks everything, then loads the weights, takes the memory and captures the graphs; `end_ids` end an answer.
     `report` hears what is done, how much of it, of how much. With a `meeting` this process is one rank of those that
-    share the network. Raises `ModelError`."""
+    share the network. Ids from `vocabulary` on are never proposed. Raises `ModelError`."""
     rank = WHOLE if meeting is None else meeting.rank
     device = _device(hardware.device)
     if device.type == "cuda" and rank.size > 1:
@@ -331,6 +337,7 @@ def load_runner(
     def runner(pages: int) -> Runner:
         cache = KvPages(config, pages, memory.page_size, memory.slots, numerics, device)
         banned = [config.mask_id] if config.canvas is None else []  # a canvas of random tokens has no masks
+        banned += range(config.vocab_size if vocabulary is None else vocabulary, config.vocab_size)
         return Runner(network, cache, memory.slots, banned, sorted(end_ids))
 
     def workspace() -> int:

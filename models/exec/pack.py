@@ -99,7 +99,7 @@ class OptionalInputs(NamedTuple):
         ranks: int | None = None
         for row in plan.rows:
             spans, sampling, _, own, reported, restriction, tokens, copy, given, in_order, order, canvas, selection = (
-                row[4:]
+                row[4:17]
             )
             if sampling.temperature > 0 and spans:
                 sampled, narrowed = True, narrowed or sampling.top_p < 1 or sampling.top_k > 0

@@ -4,6 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MOST_DRAFTED = 32  # positions of another network's draft
+
+
+@dataclass(frozen=True, slots=True)
+class Drafter:
+    """A network that fills masks, whose drafts an autoregressive one checks. Shift and blocks are as in
+    `AttentionPattern`."""
+
+    logit_shift: int = 0
+    block_size: int = 0
+
+    def floor(self, position: int) -> int:
+        """The last border of blocks up to an absolute position."""
+        return position - position % self.block_size if self.block_size else position
+
+    def ceil(self, position: int) -> int:
+        """The first border of blocks from an absolute position on."""
+        return position + -position % self.block_size if self.block_size else position
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionPattern:
@@ -17,7 +36,7 @@ class AttentionPattern:
     With `canvas_length` n a canvas begins with random tokens instead of masks: whole canvases of n positions, which see
     each other and all before, are computed until they are done, and then once more as text, by a causal network.
     `sampler` are decoding parameters that the checkpoint names. Layers after the second can leave out positions of a
-    network that `selects` (`contract.Selection`)."""
+    network that `selects` (`contract.Selection`). An autoregressive network may have a `drafter`."""
 
     logit_shift: int = 0
     block_size: int = 0
@@ -25,6 +44,12 @@ class AttentionPattern:
     canvas_length: int = 0
     sampler: tuple[tuple[str, object], ...] = ()
     selects: bool = False
+    drafter: Drafter | None = None
+
+    @property
+    def autoregressive(self) -> bool:
+        """True if a position sees those before it alone, and predicts the next token."""
+        return self.block_size == self.logit_shift == 1 and not self.known_first and not self.canvas_length
 
     @property
     def bounded(self) -> bool:
@@ -43,6 +68,8 @@ class AttentionPattern:
         """Return whether requests may be longer than a step: keys of whole blocks are exact, and a step has room for a
         chunk of a prompt, the block that is computed once more, and the next one."""
         rest = 2 * max(self.block_size, self.canvas_length)
+        if self.drafter is not None:  # both networks compute the chunk, and then one of them a draft
+            prefill_tokens, rest = 2 * prefill_tokens, MOST_DRAFTED + 2 * max(1, self.drafter.block_size)
         return 0 < prefill_tokens <= step_tokens - rest and self.block_size > 0
 
     def require_whole(self, name: str, size: int) -> None:

@@ -85,6 +85,11 @@ class DecoderFacts:
         return self.rule is not None and self.rule.layout is Layout.VERIFIED
 
     @property
+    def drafts(self) -> bool:
+        """True if its host rule checks what another network drafts."""
+        return self.rule is not None and self.rule.layout is Layout.DRAFTER
+
+    @property
     def bound_given(self) -> Mapping[str, str]:
         """The parameter to name of each pair of bounds: the lower one, unless only the upper one is given."""
         return {low: high if high in self.overrides and low not in self.overrides else low for low, high in BOUNDS}
@@ -150,6 +155,18 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
     "decoder {f.name!r} fills masks: this model's canvases begin with random tokens, use 'renoise'": (
         "decoder",
         lambda f: f.pattern.canvas_length and not f.spec.denoises,
+    ),
+    "decoder {f.name!r} is for models that predict the next token: this one fills masks": (
+        "decoder",
+        lambda f: f.spec.autoregressive and not f.pattern.autoregressive,
+    ),
+    "decoder {f.name!r} fills masks: this model predicts the next token alone, use 'autoregressive'": (
+        "decoder",
+        lambda f: f.pattern.autoregressive and not f.spec.autoregressive,
+    ),
+    "decoder {f.name!r} needs a network that drafts: start the server with --drafter": (
+        "decoder",
+        lambda f: f.drafts and f.pattern.drafter is None,
     ),
     "t_min {f.params[t_min]} must not exceed t_max {f.params[t_max]}": (
         "{f.bound_given[t_min]}",
@@ -287,7 +304,7 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         " 'fast-dllm'"
     ): (
         "decoder",
-        _in_blocks(lambda f: "block_length" not in f.params and not (f.spec.for_blocks or f.spec.denoises)),
+        _in_blocks(lambda f: "block_length" not in f.params and not (f.spec.for_blocks or f.spec.own_pattern)),
     ),
     (
         "decoder 'adablock' chooses how long a block is, and this model's have {f.pattern.block_size} positions: use"
@@ -502,7 +519,8 @@ class RequestFacts(VocabularyFacts):
 
     @property
     def too_long(self) -> bool:
-        return self.whole and self.pattern.ceil(self.positions) > self.available[2]
+        networks = 2 if self.decoder.layout is Layout.DRAFTER else 1  # that compute a prompt in one step
+        return self.whole and networks * self.pattern.ceil(self.positions) > self.available[2]
 
     @property
     def first(self) -> str:
@@ -566,7 +584,11 @@ REQUEST_REFUSALS: Refusals[RequestFacts] = {
     ): ("decoder", lambda f: f.logprobs and not f.grammar and not f.decoder.scored),
     "{f.grammar} is not for decoder {f.decoder.name!r}, whose drafts it would change": (
         "{f.grammar}",
-        lambda f: f.grammar and f.decoder.layout is Layout.VERIFIED,
+        lambda f: f.grammar and f.decoder.layout in (Layout.VERIFIED, Layout.DRAFTER),
+    ),
+    "{f.penalty} is not for decoder {f.decoder.name!r}, which checks several tokens at once: use 'autoregressive'": (
+        "{f.penalty}",
+        lambda f: f.penalty and f.decoder.layout is Layout.DRAFTER,
     ),
     "{f.infill} is not for this model: no position sees past its block": (
         "{f.infill}",
@@ -600,6 +622,10 @@ REQUEST_REFUSALS: Refusals[RequestFacts] = {
     ("a step of {f.available[2]} tokens cannot hold all {f.positions}, and scores need them at once: send fewer"): (
         "{f.first}",
         lambda f: f.too_long and f.decoder.name == "likelihood",
+    ),
+    "two networks compute this request's {f.positions} tokens at once, and a step has {f.available[2]}: send fewer": (
+        "decoder",
+        lambda f: f.too_long and f.decoder.layout is Layout.DRAFTER,
     ),
     (
         "this request's {f.positions} tokens are computed at once, and a step has {f.available[2]}: decoder 'fast-dllm'"

@@ -26,6 +26,7 @@ class Layout(Enum):
     ISOLATED = "isolated"  # each refine lane in a row of its own
     DRAFTS = "drafts"  # one row of all lanes, and one more for each draft of the canvas
     VERIFIED = "verified"  # rows of a draft, and in other steps those of its check
+    DRAFTER = "drafter"  # a row of another network's draft, and in the next step one of its check
     ENSEMBLE = "ensemble"  # one row for each branch, all with canvases of their own
 
 

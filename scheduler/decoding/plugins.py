@@ -126,7 +126,8 @@ def plugin_spec(rule: type[HostCommitRule], origin: str) -> DecoderSpec:
 
 
 def _params(rules: Mapping[str, type[HostCommitRule]]) -> Mapping[str, Values]:
-    by_name = tuple(name for name, rule in rules.items() if not rule.rows_param)
+    apart = Layout.DRAFTER  # of a decoder with networks of its own
+    by_name = tuple(name for name, rule in rules.items() if not rule.rows_param and rule.layout is not apart)
     return {
         **PARAMS,
         "cache": Choice(tuple(CACHES)),

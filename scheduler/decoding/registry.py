@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from .attention_pattern import MOST_DRAFTED
 from .cache import CachePolicy
 from .commit import HOST_RULES
 from .commit.base import EVERYTHING, CommitRule, HostCommitRule
@@ -15,6 +16,7 @@ from .lanes.adablock import AdaBlock
 from .lanes.asynclane import AsyncLane
 from .lanes.base import LanePolicy
 from .lanes.blockwise import Blockwise
+from .lanes.drafted import Drafted
 from .lanes.growing import Growing
 from .lanes.multiblock import MultiBlock
 from .lanes.parts import Parts
@@ -31,11 +33,11 @@ from .params import CANVAS, OFF
 class DecoderSpec:
     """A row of the table. Its parameters are the keys of `defaults` and those of its rule: `steps`, `threshold`,
     `factor` or `entropy_bound`, which the device applies, or with a `rule` those of a row of `HOST_RULES`, where the
-    defaults here come first. `fixed` parameters of the lane policy are no parameters of the decoder. A decoder
-    `for_blocks` is for block-causal networks only, one `for_known_first` for those that read known tokens first, one
-    that `denoises` for those whose canvases begin with random tokens. A confidence must exceed the threshold of a
-    `strict` one. `chosen` has a sentence on each parameter whose value its source leaves open. `origin` is the package
-    that brings the decoder, if it is a plug-in."""
+    defaults here come first. `fixed` parameters of lanes and rule are no parameters of the decoder. A decoder
+    `for_blocks` is for block-causal networks only, one `for_known_first` for those that read known tokens first, an
+    `autoregressive` one for those that predict the next token, one that `denoises` for those whose canvases begin with
+    random tokens. A confidence must exceed the threshold of a `strict` one. `chosen` has a sentence on each parameter
+    whose value its source leaves open. `origin` is the package that brings the decoder, if it is a plug-in."""
 
     policy: type[LanePolicy]
     defaults: Mapping[str, object]
@@ -43,11 +45,17 @@ class DecoderSpec:
     rule: str | None = None
     for_blocks: bool = False
     for_known_first: bool = False
+    autoregressive: bool = False
     strict: bool = False
     denoises: bool = False
     fixed: Mapping[str, object] = field(default_factory=dict)
     chosen: Mapping[str, str] = field(default_factory=dict)
     origin: str = ""
+
+    @property
+    def own_pattern(self) -> bool:
+        """True if its networks take no other decoder, and no parameter selects its rule or its cache."""
+        return self.denoises or self.autoregressive
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +145,13 @@ DECODERS: Mapping[str, DecoderSpec] = {
         fixed={"published": True},
         chosen=CHOSEN,
     ),
+    "autoregressive": DecoderSpec(
+        Blockwise,
+        {"early_stop": True},
+        "Radford et al., Language Models are Unsupervised Multitask Learners, 2019",
+        autoregressive=True,
+        fixed={"block_length": 1, "steps": None},
+    ),
     "fast-dllm": _threshold(
         Blockwise, 0.9, "arXiv 2505.22618; Fast-dLLM v1/llada/generate.py", block_length=32, cache="dual"
     ),
@@ -201,6 +216,14 @@ DECODERS: Mapping[str, DecoderSpec] = {
         fixed={"fills": True},
     ),
     "d2cache": _cached("d2", "after arXiv 2509.23094; Kamichanw/d2Cache, with the differences that its cache names"),
+    "deer": DecoderSpec(
+        Drafted,
+        {"draft_length": MOST_DRAFTED, "early_stop": True},
+        HOST_RULES["deer"].SOURCE,
+        rule="deer",
+        autoregressive=True,
+        fixed={"settle": False},  # a token is computed before it commits
+    ),
     "dkv": _cached("delayed", "arXiv 2505.15781; horseee/dKV-Cache, with the differences that its cache names"),
     "dllm-cache": _cached(
         "interval", "after arXiv 2506.06295; maomaocun/dLLM-cache, with the differences that its cache names"

@@ -83,11 +83,12 @@ def resolve(
     lookahead = None if params.get("lookahead", CANVAS) == CANVAS else params.integer("lookahead")
     if pattern.block_size and "lookahead" not in params:
         lookahead = 0  # no position sees it
-    cached = "prefix" if spec.denoises else str(params.get("cache", "none"))
+    cached = "prefix" if spec.own_pattern else str(params.get("cache", "none"))
     cache = EXACT_CACHES[cached] if pattern.block_size else CACHES[cached]
-    policy = spec.policy.of(Params({**params, **spec.fixed}))
+    ruled = Params({**params, **spec.fixed})
+    policy = spec.policy.of(ruled)
     on_device = rule is None and not spec.denoises
-    device_rule: CommitRule = _device_rule(params, length, spec.strict) if on_device else HostDecides()
+    device_rule: CommitRule = _device_rule(ruled, length, spec.strict) if on_device else HostDecides()
 
     def host_rule() -> HostCommitRule:
         return Applied(device_rule) if rule is None else _made(rule, facts.rule_param, params, length, makers)
@@ -105,7 +106,7 @@ def resolve(
         policy=policy,
         rule=HostDecides(replace(REPORT_ALL, measure=host_rule().measure)) if on_host else device_rule,
         host_rule=host_rule if on_host else None,
-        cache=lambda: cache(params),
+        cache=lambda: cache(ruled),
         lookahead=lookahead,
         early_stop=params.get("early_stop") is not False,
         whole_blocks=params.get("early_stop") == BLOCK,
@@ -189,7 +190,7 @@ def _rule_named(name: str, overrides: Mapping[str, object]) -> type[HostCommitRu
 
 def _defaults(spec: DecoderSpec, rule: type[HostCommitRule] | None, pattern: AttentionPattern) -> dict[str, object]:
     own = dict(fitted(spec.defaults, pattern))
-    if spec.denoises:
+    if spec.own_pattern:
         return own
     if rule is None:
         return {**dict.fromkeys(RULES), **own}

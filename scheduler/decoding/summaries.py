@@ -7,6 +7,7 @@ from collections.abc import Mapping
 SUMMARIES: Mapping[str, str] = {
     "asynclane": "lanes that fork at sentence ends and complete statements; compact cache with settling",
     "asynclane-paper": "`asynclane` with every rule as published: isolated siblings, one threshold, refreshes",
+    "autoregressive": "for Qwen2 and Qwen3: the next token, one a forward, whose keys and values are kept",
     "fast-dllm": "serial blocks, every position above a threshold",
     "fast-dllm-v2": "for block-causal models: a block's first token, then its sub-blocks in order",
     "llada": "serial blocks, an even quota of tokens a forward",
@@ -24,6 +25,7 @@ SUMMARIES: Mapping[str, str] = {
     "d2cache": "after d2Cache: `llada` that computes only likely and recently changed positions",
     "d2f": "the next block is added once the last is 70 % full",
     "daedal": "after DAEDAL: a short canvas grows until its end is in sight, and where it is hard to fill",
+    "deer": "for Qwen2 and Qwen3 with a drafter: another network drafts up to 32 tokens, one forward checks them",
     "d3llm": "the next block is added once the last is 10 % full; positions of low entropy commit",
     "dkv": "`llada` whose decoded positions are cached one forward later",
     "dllm-cache": "after dLLM-Cache: `llada` whose prompt and response are recomputed at separate intervals",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ..decoding.lane_tree import Layout
+from .drafter import DrafterLayout
 from .drafts import DraftLayout, EnsembleLayout
 from .isolated import IsolatedLayout
 from .packed import Holding, PackedLayout, RowLayout, RowSource
@@ -17,5 +18,6 @@ LAYOUTS: Mapping[Layout, Callable[[Holding, RowSource, int], RowLayout]] = {
     Layout.ISOLATED: IsolatedLayout,
     Layout.DRAFTS: DraftLayout,
     Layout.VERIFIED: VerifiedLayout,
+    Layout.DRAFTER: DrafterLayout,
     Layout.ENSEMBLE: EnsembleLayout,
 }

@@ -146,7 +146,7 @@ def make_row(
     sampling = source.request.sampling
     if not source.host_decides:
         order = reading_order(source, start, host_tokens(source, start, end, draft)) if source.known_first else None
-        optional = biases, source.ranks, None, None, None, None, False, order, None, None
+        optional = biases, source.ranks, None, None, None, None, False, order, None, None, False
         fields = slot, start, end, visible, tuple(spans), sampling, inputs.step, *optional
         return make(Row, fields)
     tokens = host_tokens(source, start, end, draft)

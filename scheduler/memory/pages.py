@@ -78,6 +78,9 @@ class Limits:
                 )
         pattern.require_whole("--page-size", self.page_size)
         pattern.require_whole("--max-model-len", self.max_model_len)
+        if pattern.drafter is not None and pattern.drafter.ceil(self.page_size) != self.page_size:
+            block = pattern.drafter.block_size
+            raise ValueError(f"--page-size {self.page_size} must be a multiple of the drafter's block of {block}")
         return self
 
     def cuts_rows(self, pattern: AttentionPattern) -> bool:

@@ -16,6 +16,7 @@ from ...scheduler import (
     AttentionPattern,
     Choice,
     DecoderSpec,
+    Drafter,
     ParamError,
     Values,
     defaults_of,
@@ -31,6 +32,7 @@ CANVAS_LENGTH = 1 << 9  # positions of a canvas that all defaults fit
 BLOCKS = AttentionPattern(block_size=16)
 KNOWN_FIRST = AttentionPattern(block_size=1, known_first=True)
 CANVASES = AttentionPattern(block_size=1, canvas_length=256)
+CAUSAL = AttentionPattern(logit_shift=1, block_size=1, drafter=Drafter())
 INTRODUCTION = """# Decoders
 
 A decoder combines a lane policy, a commit rule and a cache policy, with default parameters. A request names a decoder
@@ -87,6 +89,9 @@ def section(name: str, without: Container[object] = ()) -> str:
             "Only for models whose canvases begin with random tokens, which take no other decoder. A checkpoint's"
             " generation_config.json changes the defaults.\n"
         )
+    elif pattern.autoregressive:
+        beside = ", on a server with `--drafter`" if spec.rule else ", whose blocks are one position"
+        lines.append(f"Only for models that predict the next token, as Qwen2 and Qwen3{beside}.\n")
     elif pattern.block_size:
         which = f"Only for block-causal models. The table is for blocks of {pattern.block_size}, where"
         lines.append(f"{which} the cache `prefix` is exact: `Compact` without its refreshes.\n")
@@ -103,6 +108,8 @@ def pattern_for(name: str) -> AttentionPattern:
     spec = ALL_DECODERS[name]
     if spec.denoises:
         return CANVASES
+    if spec.autoregressive:
+        return CAUSAL
     return BLOCKS if spec.for_blocks else KNOWN_FIRST if spec.for_known_first else PLAIN
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from ...scheduler import resolve
 from ..engine.messages import AnswerOptions, Delta, Usage
 from ..engine.offline import Offline, OfflineAnswer
-from ..engine.wiring import default_line, open_checkpoint
+from ..engine.wiring import default_line, open_checkpoint, with_drafter
 from ..errors import ApiError
 from ..settings import Settings, color_allowed, cursor_moves
 from ..text import counted
@@ -100,9 +100,9 @@ def _checked_params(settings: Settings, arguments: argparse.Namespace) -> dict[s
     if not arguments.prompt.strip():
         raise ValueError("the prompt is empty: give a text to answer")
     if arguments.max_tokens is not None:
-        config = open_checkpoint(settings.model, settings.download, block_size=settings.block_size).config
-        line = default_line(settings, config.pattern)
-        resolve(*line.requested(None, params), arguments.max_tokens, config.pattern)
+        checkpoint = open_checkpoint(settings.model, settings.download, block_size=settings.block_size)
+        pattern = with_drafter(checkpoint, settings).pattern
+        resolve(*default_line(settings, pattern).requested(None, params), arguments.max_tokens, pattern)
     return params
 
 

@@ -122,7 +122,7 @@ def _report(
         "cache_bytes_per_1000": weights.cache_bytes,
         "max_model_len": config.max_model_len,
         "attention": _attention_of(config),
-        "block": config.canvas.canvas_length if config.canvas else config.block_size if config.pattern.bounded else 0,
+        "block": config.canvas.canvas_length if config.canvas else config.block_size if config.block_source else 0,
         "block_source": config.block_source,
         "caveat": config.caveat,
         "full_layers": _full_layers(config),
@@ -174,6 +174,8 @@ def memory_report(checkpoint: Checkpoint, load: Load, lora: str | None) -> dict[
 def _kind(pattern: AttentionPattern) -> str:
     if pattern.known_first:
         return "causal, known tokens first"
+    if pattern.autoregressive:
+        return "causal"
     return "block-causal" if pattern.block_size else "bidirectional"
 
 

@@ -367,6 +367,9 @@ class Engine:
         if pattern.canvas_length:
             param = given.param or "logprobs"
             raise errors.InvalidValue(param, f"{param}: this model gives no probabilities of given tokens")
+        if pattern.autoregressive and given.samples:
+            reason = "this model predicts the next token alone, and masks nothing: use 'chain'"
+            raise errors.InvalidValue("likelihood", f"likelihood: {reason}")
         tokens, lengths = np.frombuffer(given.tokens, np.int32), np.array(given.lengths, np.int64)
         scoring = Scoring(tokens, lengths, given.sums, given.proposes, given.samples)
         prompt_tokens, longest = len(message.prompt), max(given.lengths)

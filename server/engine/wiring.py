@@ -4,6 +4,7 @@ only part of the server that sees `models`."""
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,18 +13,21 @@ from pathlib import Path
 
 from ...models.checkpoint.config import ModelConfig, ModelError, read_config
 from ...models.checkpoint.fingerprint import fingerprint
-from ...models.checkpoint.registry import Hardware, find_model, load_runner, with_adapter
+from ...models.checkpoint.registry import Hardware, Loaded, find_model, load_runner, on_gpu, with_adapter
 from ...models.exec.followers import Followers
 from ...models.exec.graphs import IN_FLIGHT
 from ...models.exec.memory import Footprint, Memory
+from ...models.exec.pair import Ids, Pair
 from ...models.exec.runner import Runner
 from ...models.ranks import Setup, loaded_with, start_ranks
 from ...scheduler import (
     ALL_DECODERS,
     AS_LISTED,
+    MOST_DRAFTED,
     AttentionPattern,
     Boundary,
     Budget,
+    Drafter,
     Halving,
     Limits,
     Pacing,
@@ -52,6 +56,8 @@ from .progress import Report, progress_of
 PAGE_SIZE = 64  # fast on a GPU
 FINEST_PAGE = 16  # of a block-causal model: smaller pages share more of a prompt
 CANVAS_DECODER = "renoise"  # the only one that a model takes whose canvases begin with random tokens
+CAUSAL_DECODER = "autoregressive"  # of a model that predicts the next token
+DRAFTED_DECODER = "deer"  # of one with a drafter
 STEP_TOKENS = 4096  # unless a bidirectional model must compute a longer request at once
 CONTEXT = 32768  # unless a setting says it: each position takes 0.6 to 2 KB besides its keys and values
 STEP_TIMEOUT_S = 60.0
@@ -68,6 +74,15 @@ class Checkpoint:
     directory: Path
     config: ModelConfig
     text: Tokenizer
+    drafter: Checkpoint | None = None  # of the network that drafts for it
+
+    @property
+    def pattern(self) -> AttentionPattern:
+        """The attention pattern of its network, with that of its drafter."""
+        pattern = self.config.pattern
+        if self.drafter is None:
+            return pattern
+        return replace(pattern, drafter=Drafter(self.drafter.config.logit_shift, self.drafter.config.block_size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +129,12 @@ def open_checkpoint(
         )
     if text.mask_id != config.mask_id:
         raise ModelError(f"{directory}: mask tokens {text.mask_id} and {config.mask_id} do not belong together")
-    if spelt := text.pieces[config.mask_id]:
+    spelt = text.pieces[config.mask_id]
+    if spelt and config.pattern.autoregressive:
+        raise ModelError(
+            f"{directory}: no id of the network is free to stand for open positions: the last is {spelt!r}"
+        )
+    if spelt:
         raise ModelError(
             f"{directory}: the tokenizer has no mask token, for {config.mask_id}, which config.json names, is {spelt!r}"
         )
@@ -122,6 +142,30 @@ def open_checkpoint(
         if not 0 <= token < config.vocab_size or token == config.mask_id:
             raise ModelError(f"{directory}: {token} cannot end an answer: it is the mask, or none of its tokens")
     return Checkpoint(directory, config, text)
+
+
+def with_drafter(served: Checkpoint, settings: Settings) -> Checkpoint:
+    """A checkpoint with that of the network which drafts for it, if the settings name one. Raises `SettingsError` for
+    one that cannot, and what `open_checkpoint` raises."""
+    name = settings.drafter
+    if name is None:
+        return served
+    if not served.config.pattern.autoregressive:
+        architecture = served.config.architecture
+        raise SettingsError(f"--drafter is for models that predict the next token: {architecture} fills masks itself")
+    if settings.tensor_parallel_size > 1:
+        raise SettingsError("--drafter shares one device with the model: leave out --tensor-parallel-size")
+    drafter = open_checkpoint(name, settings.download, settings.load_format != "dummy")
+    pattern = drafter.config.pattern
+    if pattern.autoregressive or pattern.known_first or pattern.canvas_length:
+        raise SettingsError(f"--drafter {name}: {drafter.config.architecture} does not draft several masks at once")
+    if (lacking := drafter.text.lacks(served.text)) is not None:
+        token, spelt = lacking
+        raise SettingsError(
+            f"--drafter {name} has another tokenizer than the model: its token {token} is not {spelt!r}"
+        )
+    context = min(served.config.max_model_len, drafter.config.max_model_len)
+    return replace(served, config=replace(served.config, max_model_len=context), drafter=drafter)
 
 
 def _read_tokenizer(directory: Path, mask_id: int) -> Tokenizer:
@@ -145,6 +189,7 @@ def build_parts(settings: Settings, makers: Mapping[str, RuleMaker] = AS_LISTED)
         raise SettingsError(unknown_decoder(settings.decoder_line.name))
     dummy = settings.load_format == "dummy"
     checkpoint = open_checkpoint(settings.model, settings.download, not dummy, settings.block_size)
+    checkpoint = with_drafter(checkpoint, settings)
     config, text = checkpoint.config, checkpoint.text
     if config.caveat:
         logging.getLogger(__name__).warning(config.caveat)
@@ -157,7 +202,7 @@ def build_parts(settings: Settings, makers: Mapping[str, RuleMaker] = AS_LISTED)
         config = with_adapter(config, settings.lora)
     if text.other_templates:
         logging.getLogger(__name__).warning("chats are refused: %s", text.no_chat)
-    pattern = config.pattern
+    pattern, drafter = checkpoint.pattern, checkpoint.drafter
     if settings.tensor_parallel_size > 1:
         pattern = replace(pattern, selects=False)  # each device has the attention of some heads alone
     limits = limits_of(settings, config, pattern)
@@ -193,6 +238,8 @@ def build_parts(settings: Settings, makers: Mapping[str, RuleMaker] = AS_LISTED)
         dummy,
         settings.kv_cache_dtype,
     )
+    if drafter is not None and settings.kv_cache_tokens is None and on_gpu(hardware):
+        raise SettingsError("--drafter on a GPU needs --kv-cache-tokens: of so many positions both networks keep keys")
     arguments = checkpoint.directory, config, memory, hardware, text.end_ids
     size = settings.tensor_parallel_size
     followers = start_ranks(Setup(*arguments), size) if size > 1 else None
@@ -203,7 +250,9 @@ def build_parts(settings: Settings, makers: Mapping[str, RuleMaker] = AS_LISTED)
     with progress_of(sys.stderr) as report:
         loading = worker.submit(load_runner, *arguments, report, meeting)
         loaded = loading.result() if followers is None else loaded_with(followers, loading)
-        runner = loaded.runner
+        runner, pair = loaded.runner, None
+        if drafter is not None:
+            pair = _paired(drafter, config, loaded, worker, (memory, hardware, report))
         paced = limits.prefill_tokens > 0 and settings.chunked_prefill_size is None
         cost = _step_cost(runner, worker, limits.step_tokens, report, paced)
     logging.getLogger(__name__).info("%s; %s", loaded.summary, loaded.footprint)
@@ -220,7 +269,7 @@ def build_parts(settings: Settings, makers: Mapping[str, RuleMaker] = AS_LISTED)
     grammars = Grammars(text, settings.grammar_timeout_s, settings.grammar_memory_mb)
     device = Device(
         worker,
-        runner.launch,
+        runner.launch if pair is None else pair.launch,
         IN_FLIGHT if runner.on_gpu else 1,
         settings.step_timeout_s or max(STEP_TIMEOUT_S, LONGEST_STEPS * cost(limits.step_tokens)),
         settings.max_failed_steps,
@@ -241,6 +290,19 @@ def build_parts(settings: Settings, makers: Mapping[str, RuleMaker] = AS_LISTED)
         runner.on_gpu,
         followers,
     )
+
+
+def _paired(
+    drafter: Checkpoint, served: ModelConfig, loaded: Loaded, worker: DeviceThread, how: tuple[Memory, Hardware, Report]
+) -> Pair:
+    """Load the drafter beside the network that is served."""
+    memory, hardware, report = how
+    config = replace(drafter.config, max_model_len=served.max_model_len)
+    arguments = drafter.directory, config, memory, hardware, drafter.text.end_ids, report
+    second = worker.submit(partial(load_runner, *arguments, vocabulary=served.vocab_size)).result()
+    logging.getLogger(__name__).info("drafter: %s; %s", second.summary, second.footprint)
+    ids = Ids(served.mask_id, config.mask_id, config.vocab_size)
+    return Pair(loaded.runner, second.runner, ids, loaded.runner.on_gpu)
 
 
 def fingerprint_of(settings: Settings, directory: Path) -> str:
@@ -272,8 +334,11 @@ def check_preset(preset: str | None, architecture: str) -> None:
 
 def default_line(settings: Settings, pattern: AttentionPattern) -> DecoderLine:
     """The decoder of requests that name none, on a network of this pattern."""
-    if pattern.canvas_length and settings.decoder is None and settings.preset is None:
-        return DecoderLine(CANVAS_DECODER)
+    if settings.decoder is None and settings.preset is None:
+        if pattern.canvas_length:
+            return DecoderLine(CANVAS_DECODER)
+        if pattern.autoregressive:
+            return DecoderLine(CAUSAL_DECODER if pattern.drafter is None else DRAFTED_DECODER)
     return settings.decoder_line
 
 
@@ -321,8 +386,10 @@ def limits_of(settings: Settings, config: ModelConfig, pattern: AttentionPattern
         steps = STEP_TOKENS if pattern.block_size else max(STEP_TOKENS, length or 0)
     if chunk is None:
         chunk = max(steps // 2, pattern.block_size) if pattern.block_size else 0  # at most: `Pacing` decides
+        if pattern.drafter is not None:  # which computes as much, and drafts after it
+            chunk = max(1, steps // 2 - MOST_DRAFTED - pattern.drafter.block_size)
     if length is None:
-        length = _default_length(config, steps, chunk, settings.kv_cache_tokens)
+        length = _default_length(config, pattern, steps, chunk, settings.kv_cache_tokens)
     if length > config.max_model_len:
         raise SettingsError(f"--max-model-len {length} exceeds the model's {config.max_model_len}")
     page_size = settings.page_size or _page_size(pattern)
@@ -349,10 +416,11 @@ def _with_pages(limits: Limits, pages: int, settings: Settings, config: ModelCon
     return replace(limits, pages=pages, max_model_len=length)
 
 
-def _default_length(config: ModelConfig, steps: int, chunk: int, cache_tokens: int | None) -> int:
+def _default_length(
+    config: ModelConfig, pattern: AttentionPattern, steps: int, chunk: int, cache_tokens: int | None
+) -> int:
     """The context where no setting says it: the model's, as far as steps of so many positions and a cache of so many
     allow, and no more than `CONTEXT`, which `--max-model-len` may exceed."""
-    pattern = config.pattern
     bounds = [(CONTEXT, "--max-model-len", "sets a longer one")]
     if not pattern.cuts_rows(steps, chunk):
         bounds.append((steps, "--max-step-tokens", "computes no more at once, in whole blocks"))
@@ -373,4 +441,9 @@ def _log_context(length: int, config: ModelConfig, why: str) -> None:
 
 
 def _page_size(pattern: AttentionPattern) -> int:
-    return pattern.block_size * -(-FINEST_PAGE // pattern.block_size) if pattern.block_size else PAGE_SIZE
+    if not pattern.block_size:
+        return PAGE_SIZE
+    block = (
+        pattern.block_size if pattern.drafter is None else math.lcm(pattern.block_size, pattern.drafter.block_size or 1)
+    )
+    return block * -(-FINEST_PAGE // block)

@@ -114,6 +114,12 @@ class Tokenizer:
             return self._usual_mask
         raise BadTokenizer(f"{self._dir} names no mask token, neither in config.json nor in tokenizer_config.json")
 
+    def lacks(self, other: Tokenizer) -> tuple[int, str] | None:
+        """The first token of another tokenizer that does not have the same id here, and how it is spelt; None: all
+        have."""
+        own, tokens = self.backend.get_vocab(with_added_tokens=True), other.backend.get_vocab(with_added_tokens=True)
+        return min(((token, spelt) for spelt, token in tokens.items() if own.get(spelt) != token), default=None)
+
     @property
     def template(self) -> ChatTemplate | None:
         return self._template

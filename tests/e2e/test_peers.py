@@ -14,7 +14,7 @@ import httpx
 import openai
 import pytest
 
-from ..support.driver import BLOCKS_ONLY, CANVASES_ONLY
+from ..support.driver import BLOCKS_ONLY, CANVASES_ONLY, CAUSAL_ONLY
 from ..support.scale import LONG as FOR_GOLDEN
 from ..support.servers import PARIS, STORY, Server, chat, cost, gauge
 
@@ -137,7 +137,7 @@ def test_the_documented_decoders_are_those_that_are_served(client: openai.OpenAI
     table = DECODING.read_text().partition("| decoder | what it is |")[2].partition("\n\n")[0]
     named = re.findall(r"^\| `([a-z0-9-]+)`", table, re.M)
     served = (model.model_extra or {})["decoders"]
-    assert sorted(named) == sorted([*served, *BLOCKS_ONLY, *CANVASES_ONLY, "wedlm"])
+    assert sorted(named) == sorted([*served, *BLOCKS_ONLY, *CANVASES_ONLY, *CAUSAL_ONLY, "wedlm"])
     for decoder in served:
         assert chat(client, PARIS, max_tokens=4, extra_body={"decoder": decoder}).choices[0].message.content
     with pytest.raises(openai.BadRequestError) as caught:

@@ -16,7 +16,7 @@ from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.server.structured.grammar import Grammars, Wanted
 
 from ..support.cases import UNGUIDED
-from ..support.driver import LIMITS, TWO_IN_FLIGHT, Spec
+from ..support.driver import CAUSAL_ONLY, LIMITS, TWO_IN_FLIGHT, Spec
 from ..support.likelihood import Setting
 from ..support.scale import part
 
@@ -24,7 +24,7 @@ PROMPT = "Tom has 12 eggs and finds 11 more. Say a letter."
 TEXTS = ("A", "B", "C")
 LENGTH = 32
 # Those that do not choose among candidates, or are for other networks.
-NOT_GUIDED = {*UNGUIDED, "fast-dllm-v2", "renoise", "tccf", "wedlm"}
+NOT_GUIDED = {*UNGUIDED, *CAUSAL_ONLY, "fast-dllm-v2", "renoise", "tccf", "wedlm"}
 CASES = [("tiny-llada", name) for name in part([name for name in DECODERS if name not in NOT_GUIDED], 3)]
 CASES += [(name, decoder) for name in ("tiny-sdar", "tiny-dream") for decoder in ("asynclane", "fast-dllm")]
 

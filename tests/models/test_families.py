@@ -73,6 +73,9 @@ PUBLISHED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("LLaDAMoEModelLM", "Qwen3Moe", {"head_dim": 32}, LLADA_MOE),
     ("WeDLMForCausalLM", "Qwen3", {"tied": True, "head_dim": 32}, {"block": 1}),
     ("WeDLMForCausalLM", "Qwen2", BIASED, {"block": 1}),
+    ("Qwen2ForCausalLM", "Qwen2", {"tied": True, "kv_heads": 1}, {"block": 1}),
+    ("Qwen3ForCausalLM", "Qwen3", {"head_dim": 32, "dim": 48}, {"block": 1}),
+    ("Qwen3MoeForCausalLM", "Qwen3Moe", {"experts": 6}, {"block": 1}),
 ]
 
 

@@ -22,9 +22,10 @@ from typing import Any
 from asynclane.models.checkpoint.config import read_config
 from asynclane.models.checkpoint.registry import Hardware, load_runner
 from asynclane.models.exec.memory import Memory
+from asynclane.models.exec.pair import Pair
 from asynclane.models.exec.runner import Runner
 from asynclane.scheduler.contract import Sampling
-from asynclane.scheduler.decoding.attention_pattern import PLAIN, AttentionPattern
+from asynclane.scheduler.decoding.attention_pattern import PLAIN, AttentionPattern, Drafter
 from asynclane.scheduler.decoding.cache import CACHES
 from asynclane.scheduler.decoding.commit import HOST_RULES
 from asynclane.scheduler.decoding.lane_tree import Layout
@@ -53,7 +54,7 @@ from .driver import (
 from .golden import WHOLE
 from .grammars import ORDER, Verses, schema
 from .scale import ALL, part
-from .small_network import small_runner
+from .small_network import small_pair, small_runner
 
 Variant = tuple[str, dict[str, object]]
 
@@ -154,6 +155,10 @@ VARIANTS: list[Variant] = [
     ("learn2pd", {"eotp": False, "extrapolate": True, "cache": "prefix"}),
     ("llada", {"steps": 12, "block_length": 12, "cache": "dual"}),
     ("llada2", {"block_length": 16, "edit_threshold": 0.0, "threshold": 0.5}),
+    ("autoregressive", {"early_stop": "block"}),
+    ("autoregressive", {"early_stop": False}),
+    ("deer", {"draft_length": 3}),
+    ("deer", {"draft_length": 1, "early_stop": False}),
     ("blockbatch", {"branches": 2, "smallest_block": 3, "refresh_size": 4, "share_prompt": True}),
     ("blockbatch-dream", {"branches": 3, "smallest_block": 2, "refresh_size": 5, "share_prompt": True}),
     ("blockbatch-dream", {"branches": 2, "sync_lag": 1, "end_cycle": False, "threshold": 0.4}),
@@ -181,7 +186,11 @@ VARIANTS: list[Variant] = [
     ("wino", {"block_length": 16, "cache": "prefix"}),
 ]
 # Decoders with every parameter of a request, by network: those whose rule the device applies, and WeDLM's own.
-SWEPT = {"whole-canvas": ("asynclane", "fast-dllm", "llada"), "known-first": ("asynclane", "wedlm")}
+SWEPT = {
+    "whole-canvas": ("asynclane", "fast-dllm", "llada"),
+    "known-first": ("asynclane", "wedlm"),
+    **dict.fromkeys(("next-token", "drafted"), ("autoregressive", "deer")),
+}
 AGAIN = 3 if ALL else 1  # prompts for each decoder
 UNSCORED = ("blockbatch", "blockbatch-dream", "indel", "lopa", "s2d2")  # they do not know how likely a token was
 UNFILLED = ("daedal",)  # their canvas grows, so nothing is given after it
@@ -190,6 +199,7 @@ UNGUIDED = (
     "blockbatch",
     "blockbatch-dream",
     "daedal",
+    "deer",
     "indel",
     "llada2",
     "s2d2",
@@ -212,7 +222,7 @@ FEWER: Mapping[str, dict[str, object]] = {  # of what costs as many rows as a st
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    runner: Runner
+    runner: Runner | Pair
     vocabulary: Vocabulary
     pattern: AttentionPattern
     limits: Limits
@@ -237,6 +247,8 @@ SMALL = {
     "block-causal": AttentionPattern(block_size=8, selects=True),
     "shifted-blocks": AttentionPattern(logit_shift=1, block_size=8),
     "known-first": AttentionPattern(block_size=1, known_first=True),
+    "next-token": AttentionPattern(logit_shift=1, block_size=1),
+    "drafted": AttentionPattern(logit_shift=1, block_size=1, drafter=Drafter(block_size=8)),
 }
 # Small networks on which faults and circumstances are tried; `make test` leaves out the one that combines two others.
 TRIED = tuple(name for name in SMALL if ALL or name != "shifted-blocks")
@@ -257,10 +269,10 @@ def network(name: str) -> Network:
         return Network(runner, embedded_vocabulary(), pattern, limits, prompts, (16, 24, 33, 1))
     if name in SMALL:
         pattern, rng = SMALL[name], random.Random(2)
-        runner = small_runner(pattern)
+        small: Runner | Pair = small_pair(pattern) if pattern.drafter else small_runner(pattern)
         plain = [token for token in range(2, 19) if token != fakes.IDS["`"]]  # an answer to it may be code
         prompts = [rng.choices(plain, k=size) for size in (1, 16, 31, 32, 19)]
-        return Network(runner, fakes.vocabulary(), pattern, LIMITS, prompts, (16, 25, 1))
+        return Network(small, fakes.vocabulary(), pattern, LIMITS, prompts, (16, 25, 1))
     with TemporaryDirectory() as directory:
         path, limits = write_checkpoint(Path(directory), name), FAMILY_LIMITS
         config = read_config(path)
@@ -346,6 +358,8 @@ def cases(name: str) -> dict[str, Spec]:
         spec = Spec(prompt, length, decoder, fitting(params, length), **PARAMETERS[parameter])
         if decoder in UNSCORED:
             spec = replace(spec, ranks=None)
+        if decoder == "deer":  # several tokens are checked at once, so none is penalized
+            spec = replace(spec, preferences=replace(spec.preferences, presence=0.0, frequency=0.0, repetition=1.0))
         if number % 7 == 2 and decoder not in UNFILLED and takes_suffix(spec, pattern):
             spec = replace(spec, suffix=prompt[:5])
         if number % 7 == 4 and length > 3 and takes_template(spec, pattern):

@@ -212,6 +212,21 @@ def _wedlm(sizes: Sizes) -> dict[str, Any]:
     return _qwen(sizes) | {"head_dim": sizes.head_dim, "attention_bias": False, "qk_norm": True}
 
 
+def _qwen2(sizes: Sizes) -> dict[str, Any]:
+    """Its heads divide the dimension: it says no head_dim, and no mask."""
+    return _qwen(sizes) | {"hidden_size": sizes.heads * sizes.head_dim, "mask_token_id": None}
+
+
+def _qwen3(sizes: Sizes) -> dict[str, Any]:
+    return _qwen(sizes) | {"head_dim": sizes.head_dim, "attention_bias": False, "mask_token_id": None}
+
+
+def _qwen3_moe(sizes: Sizes) -> dict[str, Any]:
+    moe = _sdar_moe(sizes)
+    del moe["block_size"]
+    return moe | {"mask_token_id": None}
+
+
 def _gemma(sizes: Sizes) -> dict[str, Any]:
     text = {
         "hidden_size": sizes.dim,
@@ -249,6 +264,9 @@ CONFIGS: Mapping[str, Callable[[Sizes], dict[str, Any]]] = {
     "LLaDAMoEModelLM": _llada_moe,
     "LLaDA2MoeModelLM": _llada2,
     "WeDLMForCausalLM": _wedlm,
+    "Qwen2ForCausalLM": _qwen2,
+    "Qwen3ForCausalLM": _qwen3,
+    "Qwen3MoeForCausalLM": _qwen3_moe,
     "DiffusionGemmaForBlockDiffusion": _gemma,
 }
 GEMMA = "DiffusionGemmaForBlockDiffusion"  # its canvases begin with random tokens, and one device computes it

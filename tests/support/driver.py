@@ -73,6 +73,7 @@ UNSUITED_KNOWN_FIRST = {
     **dict.fromkeys(("dsb", "elastic-cache", "window"), "is for models that see the whole canvas"),
 }
 BLOCKS_ONLY = [name for name, spec in DECODERS.items() if spec.for_blocks]
+CAUSAL_ONLY = [name for name, spec in DECODERS.items() if spec.autoregressive]
 CANVASES_ONLY = [name for name, spec in DECODERS.items() if spec.denoises]
 # Parameters with which a decoder fills a whole canvas: the tokenizer has no `</think>`, and no end is predicted.
 FILLING: Mapping[str, Mapping[str, object]] = {"tccf": {"turn": "newline"}, "learn2pd": {"eotp": False}}
@@ -98,6 +99,11 @@ def refusal(decoder: str, pattern: AttentionPattern) -> str | None:
         return f"decoder {decoder!r} denoises random tokens"
     if pattern.canvas_length:
         return None if decoder in CANVASES_ONLY else f"decoder {decoder!r} fills masks"
+    if DECODERS[decoder].autoregressive != pattern.autoregressive:
+        reason = "fills masks" if pattern.autoregressive else "is for models that predict the next token"
+        return f"decoder {decoder!r} {reason}"
+    if pattern.autoregressive:
+        return f"decoder {decoder!r} needs a network that drafts" if decoder == "deer" and not pattern.drafter else None
     if pattern.known_first:
         return UNSUITED_KNOWN_FIRST.get(decoder)
     if DECODERS[decoder].for_known_first:

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from asynclane.models.checkpoint.config import ModelConfig
 from asynclane.models.exec.pack import Batch
+from asynclane.models.exec.pair import Ids, Pair
 from asynclane.models.exec.runner import Runner
 from asynclane.models.kv_cache import KvPages
 from asynclane.models.network import Transformer, Unfinished, allocate
 from asynclane.models.numerics import Numerics
-from asynclane.scheduler.decoding.attention_pattern import PLAIN, AttentionPattern
+from asynclane.scheduler.decoding.attention_pattern import PLAIN, AttentionPattern, Drafter
 
 from .driver import LIMITS
 from .fakes import END, MASK, PIECES
@@ -41,7 +42,9 @@ def small_runner(
 ) -> Runner:
     """The same weights for the same seed."""
     own = {
-        name: value for name, value in asdict(pattern).items() if name not in ("canvas_length", "sampler", "selects")
+        name: value
+        for name, value in asdict(pattern).items()
+        if name not in ("canvas_length", "sampler", "selects", "drafter")
     }
     config, numerics = replace(CONFIG, **own), Numerics(torch.float32, fp8_cache=fp8_cache)
     weights, parts = allocate(config, numerics, CPU)
@@ -51,3 +54,10 @@ def small_runner(
         weight.normal_(0, 0.5, generator=generator)
     pages = KvPages(config, LIMITS.pages, page_size, LIMITS.slots, numerics, CPU)
     return Runner(kind(config, numerics, weights), pages, LIMITS.slots, [MASK], [END])
+
+
+def small_pair(pattern: AttentionPattern, seed: int = 1) -> Pair:
+    """The network of the pattern, and a drafter of other weights."""
+    drafter = pattern.drafter or Drafter()
+    second = small_runner(AttentionPattern(drafter.logit_shift, drafter.block_size), seed=seed)
+    return Pair(small_runner(pattern), second, Ids(MASK, MASK, len(PIECES)))

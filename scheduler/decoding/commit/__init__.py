@@ -15,6 +15,7 @@ from .host.ccd import Ccd
 from .host.ce import Extrapolated
 from .host.credit import Credit
 from .host.daedal import Daedal
+from .host.deer import Deer
 from .host.editing import Editing
 from .host.entropy import Entropy
 from .host.eoser import Ass, Eoser
@@ -47,6 +48,7 @@ _RULES: tuple[type[HostCommitRule], ...] = (
     Ccd,
     Credit,
     Daedal,
+    Deer,
     Editing,
     Entropy,
     Eoser,

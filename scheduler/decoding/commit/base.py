@@ -284,6 +284,7 @@ class HostCommitRule(ABC):
     replica_count: int = 0  # at most
     grows: bool = False  # decides how long the canvas is, up to its length
     weighs_tokens: bool = False  # reads how frequent tokens are
+    reads_proposals: bool = False  # also where the device's canvas has a token
     rescores: bool = False  # reads the log-probability of committed tokens in each forward
 
     def __init__(self, params: Params, length: int) -> None: ...  # noqa: B027

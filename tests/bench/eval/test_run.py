@@ -297,6 +297,10 @@ def test_a_model_that_takes_one_decoder_is_measured_with_it(tmp_path: Path) -> N
     directory = write_checkpoint(tmp_path / "model", "DiffusionGemmaForBlockDiffusion")
     backend = _backend(argparse.Namespace(), Settings(model=str(directory)), None)
     assert backend.choice(backend.default, 64).name == "renoise"
+    causal = write_checkpoint(tmp_path / "causal", "Qwen3ForCausalLM")
+    for drafter, name in ((None, "autoregressive"), ("tiny-sdar", "deer")):
+        backend = _backend(argparse.Namespace(), Settings(model=str(causal), drafter=drafter), None)
+        assert backend.choice(backend.default, 64).name == name
 
 
 def test_a_picture_without_matplotlib_is_refused_before_anything_is_loaded(

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from asynclane.scheduler.contract import DeviceCommitRule, Measure
-from asynclane.scheduler.decoding.attention_pattern import PLAIN, AttentionPattern
+from asynclane.scheduler.decoding.attention_pattern import PLAIN, AttentionPattern, Drafter
 from asynclane.scheduler.decoding.cache import CACHES
 from asynclane.scheduler.decoding.commit import HOST_RULES
 from asynclane.scheduler.decoding.commit.base import CommitRule
@@ -26,6 +26,7 @@ def test_every_default_of_the_table_is_a_value_that_its_parameter_admits() -> No
         AttentionPattern(block_size=16),
         dataclasses.replace(one, known_first=True),
         dataclasses.replace(one, canvas_length=16),
+        dataclasses.replace(one, logit_shift=1, drafter=Drafter()),
     )
     for name, method in DECODERS.items():
         overrides = {param: value for param, value in method.defaults.items() if value is not None}

@@ -61,8 +61,10 @@ def test_the_embedded_model_is_what_its_files_say(inspected: Callable[..., Any])
     assert all(report["boundaries"].values())
     refused = {name: why for name, why in report["decoders"].items() if why is not None}
     assert list(report["decoders"]) == list(DECODERS)
-    assert list(refused) == ["fast-dllm-v2", "renoise", "s2d2", "tccf", "wedlm"]
+    assert list(refused) == ["autoregressive", "fast-dllm-v2", "deer", "renoise", "s2d2", "tccf", "wedlm"]
     assert "canvases begin with masks" in refused["renoise"]
+    for name in ("autoregressive", "deer"):
+        assert "is for models that predict the next token: this one fills masks" in refused[name]
     assert all("is for block-causal models" in refused[name] for name in ("fast-dllm-v2", "s2d2", "tccf"))
     assert "is for models that read known tokens first" in refused["wedlm"]
 
@@ -117,6 +119,9 @@ FAMILIES = {
     "LLaDAMoEModelLM": ("bidirectional", 0, 0, True),
     "LLaDA2MoeModelLM": ("block-causal", 4, 0, True),
     "WeDLMForCausalLM": ("causal, known tokens first", 0, 0, False),
+    "Qwen2ForCausalLM": ("causal", 0, 1, False),
+    "Qwen3ForCausalLM": ("causal", 0, 1, False),
+    "Qwen3MoeForCausalLM": ("causal", 0, 1, True),
     "DiffusionGemmaForBlockDiffusion": ("causal, canvases of", 16, 0, True),
 }
 
