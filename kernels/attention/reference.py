@@ -130,16 +130,18 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, masked: Tensor | None = None, scale: f
 
 
 def sdpa_of_one(q: Tensor, k: Tensor, v: Tensor, masked: Tensor | None = None, scale: float | None = None) -> Tensor:
-    """`sdpa` of a single query of a causal row, with the bits that torch finds for the whole row under a causal mask.
+    """`sdpa` of a single query of a causal row, or of several at its position, with the bits that torch finds for the
+    whole row under a causal mask.
 
     So q is one of many queries, and keys that it does not see fill up the last vector of keys.
     """
-    keys = k.shape[1]
+    keys, queries = k.shape[1], q.shape[1]
+    more = -queries % MIN_ROWS
     k, v = (F.pad(kv, (0, 0, 0, -keys % VECTOR_KEYS)) for kv in (k, v))
-    seen = (torch.arange(k.shape[1], device=q.device) < keys).repeat(MIN_ROWS, 1)
+    seen = (torch.arange(k.shape[1], device=q.device) < keys).repeat(queries + more, 1)
     if masked is not None:
         seen[:, masked] = False
-    return _torch_sdpa(F.pad(q, (0, 0, 0, MIN_ROWS - 1)), k, v, seen, scale)[:, :1].transpose(0, 1)
+    return _torch_sdpa(F.pad(q, (0, 0, 0, more)), k, v, seen, scale)[:, :queries].transpose(0, 1)
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, masked: Tensor | None, whole: bool, scale: float | None) -> Tensor:
