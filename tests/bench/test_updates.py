@@ -12,7 +12,7 @@ from asynclane.bench.steps import updates
 
 def test_every_way_is_timed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["updates", "--requests", "2"])
-    monkeypatch.setattr(updates, "ROUNDS", 1)
+    monkeypatch.setattr(updates, "ROUNDS", 3)  # a machine may be busy
     updates.main()
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     times = found["us_per_update"]

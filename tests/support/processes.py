@@ -8,7 +8,10 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .warm import Forked
 
 ASYNCLANE = [sys.executable, "-P", "-m", "asynclane.server"]
 
@@ -40,7 +43,7 @@ def start(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(heeding(command), text=True, **{"env": environment(), **options})
 
 
-def end(process: subprocess.Popen[str]) -> None:
+def end(process: subprocess.Popen[str] | Forked) -> None:
     """Kills it if it still runs, and closes its pipes."""
     process.kill()
     process.wait()

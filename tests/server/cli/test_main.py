@@ -171,7 +171,7 @@ PRINTING = [
     ["trace", *SHORT, "--live", "--out", "FOLDER/page.html"],
     ["chat", "--url", "URL"],
     ["eval"],
-    [*"train-controller tiny-llada --problems 10 --max-tokens 16 --epochs 1 --seed 3 --out FOLDER/weights".split()],
+    [*"train-controller tiny-llada --problems 10 --max-tokens 4 --epochs 1 --seed 3 --out FOLDER/weights".split()],
     ["bench", "--url", "URL", "--requests", "1", "--concurrency", "1", "--json", "FOLDER/load.json"],
 ]
 
