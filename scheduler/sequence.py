@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -64,7 +65,7 @@ class Sequence:
         *("stability", "recorder", "scorebook", "host_rule", "guide", "_nesting", "_nested", "_vocabulary"),
         *("_revises", "_computes_lanes", "_device_decides", "_only_writes", "_waits", "_row_tokens", "_lookahead"),
         *("state", "outcome", "holding", "block_hashes", "lease", "frontier", "end_at", "predicted_end", "sent"),
-        *("shape", "scores_candidates", "candidate_logprobs"),
+        *("shape", "scores_candidates", "candidate_logprobs", "stop_threshold"),
         *("served_at", "prefilled", "steps", "computed_tokens", "cached_tokens", "refreshes", "reused_refreshes"),
     )
     layout: RowLayout
@@ -114,6 +115,7 @@ class Sequence:
         self._waits = policy.waits and self._device_decides and self.recorder is None
         self._row_tokens = EVERYTHING  # positions that a row may have
         self._lookahead = decoder.lookahead
+        self.stop_threshold = math.inf if guided else decoder.stop_threshold  # a grammar decides where to end
         self.shape: LaneShape | None = None  # chosen by the load
         self.state = State.WAITING
         self.outcome: Outcome | None = None
