@@ -108,7 +108,7 @@ def _given(param: str, when: Callable[[DecoderFacts], object]) -> Callable[[Deco
 
 
 def _stopping(when: Callable[[DecoderFacts], object]) -> Callable[[DecoderFacts], object]:
-    """Of a request that gives a stop_threshold: its default is off where it cannot be."""
+    """A refusal of a stop_threshold that was given. The default gives way by itself."""
     return _given("stop_threshold", lambda f: f.params["stop_threshold"] != OFF and when(f))
 
 

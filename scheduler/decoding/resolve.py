@@ -234,7 +234,8 @@ def _later_threshold(params: Params) -> float:
 
 
 def _stop_threshold(params: Params) -> float:
-    """No end is looked for below `end_threshold`, and none ends an answer without `early_stop`."""
+    """The confidence from which an end ends an answer: none is looked for below `end_threshold`, or ends it without
+    `early_stop`."""
     if params.get("early_stop") is not True:
         return math.inf
     return max(params.threshold("stop_threshold"), params.threshold("end_threshold"))
