@@ -443,7 +443,7 @@ class Scheduler:
             # Without lanes in the step nothing new was seen.
             if planned.window.drives and (end is not None or sequence.predicted_end != NO_END):
                 sequence.predict_end(None if end is None else end.position, planned.window)
-            if end is not None and result.confidence[end.at] >= sequence.request.decoder.stop_threshold:
+            if end is not None and result.confidence[end.at] >= sequence.stop_threshold:
                 sequence.stop_at(end.position, int(result.proposals[end.at]))
 
     def _proposed_ends(self, result: StepResult, tokens: Ints, least: float) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -73,7 +74,7 @@ class Sequence:
             "_drawn_once",
         ),
         *("state", "outcome", "holding", "block_hashes", "lease", "frontier", "end_at", "predicted_end", "sent"),
-        *("shape", "scores_candidates", "candidate_logprobs"),
+        *("shape", "scores_candidates", "candidate_logprobs", "stop_threshold"),
         *("served_at", "prefilled", "steps", "computed_tokens", "cached_tokens", "refreshes", "reused_refreshes"),
         "dropped_tokens",
     )
@@ -125,6 +126,7 @@ class Sequence:
         self._row_tokens = EVERYTHING  # positions that a row may have
         self._lookahead = decoder.lookahead
         self._drawn_once = pattern.autoregressive  # then noise that depends on the position alone is enough
+        self.stop_threshold = math.inf if guided else decoder.stop_threshold  # a grammar decides where to end
         self.shape: LaneShape | None = None  # chosen by the load
         self.state = State.WAITING
         self.outcome: Outcome | None = None

@@ -112,6 +112,11 @@ def _given(param: str, when: Callable[[DecoderFacts], object]) -> Callable[[Deco
     return lambda f: param in f.overrides and when(f)
 
 
+def _stopping(when: Callable[[DecoderFacts], object]) -> Callable[[DecoderFacts], object]:
+    """A refusal of a stop_threshold that was given. The default gives way by itself."""
+    return _given("stop_threshold", lambda f: f.params["stop_threshold"] != OFF and when(f))
+
+
 def _unextrapolated(param: str) -> Callable[[DecoderFacts], object]:
     return lambda f: f.rule and f.is_(extrapolate=False) and f.params[param] != f.rule.DEFAULTS[param]
 
@@ -258,15 +263,15 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
     ),
     "stop_threshold reads the look-ahead: give a lookahead above 0": (
         "stop_threshold",
-        lambda f: f.params.get("stop_threshold", OFF) != OFF and f.lookahead == 0,
+        _stopping(lambda f: f.lookahead == 0),
     ),
     "stop_threshold {f.params[stop_threshold]} must not be below end_threshold {f.params[end_threshold]}": (
         "stop_threshold",
-        lambda f: Params(f.params).threshold("stop_threshold") < Params(f.params).threshold("end_threshold"),
+        _stopping(lambda f: Params(f.params).threshold("stop_threshold") < Params(f.params).threshold("end_threshold")),
     ),
     "stop_threshold goes with early_stop true, not {f.params[early_stop]!r}": (
         "stop_threshold",
-        lambda f: f.params.get("stop_threshold", OFF) != OFF and not f.is_(early_stop=True),
+        _stopping(lambda f: not f.is_(early_stop=True)),
     ),
     "isolated siblings need cache 'compact' and a lookahead that is a number": (
         "siblings",
@@ -613,7 +618,7 @@ REQUEST_REFUSALS: Refusals[RequestFacts] = {
     ),
     "stop_threshold and {f.grammar} exclude each other: a grammar decides where to end": (
         "stop_threshold",
-        lambda f: f.grammar and f.decoder.stop_threshold < math.inf,
+        lambda f: f.grammar and f.decoder.stop_given,
     ),
     f"block_length {AUTO!r} needs a server that has measured its steps": (
         "block_length",

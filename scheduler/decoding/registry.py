@@ -76,6 +76,7 @@ class Decoder:
     )
     end_threshold: float = math.inf  # confidence from which a proposed end token bounds the look-ahead
     stop_threshold: float = math.inf  # confidence from which one proposed after all lanes ends an answer without gaps
+    stop_given: bool = False  # it was given, so a grammar refuses it; by default a grammar has none
     adaptive: bool = False  # blocks and look-ahead follow the load
     revises: bool = False  # its host rule may change committed tokens
     replica_positions: int = 0  # positions after the canvas that replicas take, at most
@@ -125,7 +126,7 @@ DECODERS: Mapping[str, DecoderSpec] = {
         lookahead=32,
         draft_threshold=0.995,
         end_threshold=0.5,
-        stop_threshold=OFF,
+        stop_threshold=0.95,
         later_threshold=0.99,
         max_lanes=4,
         min_fill=0.1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -113,7 +114,8 @@ def resolve(
         draft_threshold=params.threshold("draft_threshold"),
         later_threshold=_later_threshold(params),
         end_threshold=params.threshold("end_threshold"),
-        stop_threshold=params.threshold("stop_threshold"),
+        stop_threshold=_stop_threshold(params),
+        stop_given="stop_threshold" in overrides and overrides["stop_threshold"] != OFF,
         adaptive=params.get("block_length") == AUTO,
         revises=rule is not None and rule.revises,
         replica_positions=replicas and replicas * min(length, params.integer("block_length")),
@@ -231,6 +233,14 @@ def _no_param(name: str, param: str, overrides: Mapping[str, object]) -> str:
 
 def _later_threshold(params: Params) -> float:
     return 0.0 if params.get("later_threshold", OFF) == OFF else params.number("later_threshold")
+
+
+def _stop_threshold(params: Params) -> float:
+    """The confidence from which an end ends an answer: none is looked for below `end_threshold`, or ends it without
+    `early_stop`."""
+    if params.get("early_stop") is not True:
+        return math.inf
+    return max(params.threshold("stop_threshold"), params.threshold("end_threshold"))
 
 
 def _device_rule(params: Params, length: int, strict: bool) -> CommitRule:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from asynclane.scheduler.scheduler import Scheduler
 from asynclane.scheduler.sequence import Sequence
 
 from ..support.fakes import END, IDS, MASK, ScriptedExecutor, add, random_executor, vocabulary
+from ..support.grammars import Verses
 
 PROMPT, SUFFIX, CANVAS = [IDS["w"]] * 10, [IDS["x"], IDS["."], IDS["y"]], 40
 LIMITS = Limits(slots=8, pages=64, page_size=4, step_tokens=256, max_model_len=128, max_queue=8)
@@ -79,20 +81,42 @@ def test_an_end_token_ends_the_middle_and_what_lies_before_the_suffix_stays_open
 
 
 @pytest.mark.parametrize(
-    ("stop", "open_at", "steps"), [("off", None, 2), (0.95, None, 1), (0.95, 3, 2), (0.995, None, 2)]
+    ("stop", "open_at", "steps"), [("off", None, 2), (None, None, 1), (None, 3, 2), (0.95, None, 1), (0.995, None, 2)]
 )
 def test_an_end_that_is_proposed_after_the_lanes_stops_an_answer_without_gaps(
-    stop: float | str, open_at: int | None, steps: int
+    stop: float | str | None, open_at: int | None, steps: int
 ) -> None:
-    """The lane has 8 positions, and drafts write the two after it. Where one is open, another step has to fill it."""
+    """The lane has 8 positions, and drafts write the two after it. Where one is open, another step has to fill it. No
+    parameter is as 0.95."""
 
     def propose(slot: int, at: int) -> tuple[int, float]:
         place = at - len(PROMPT)
         return (END, 0.99) if place == 10 else (IDS["w"], 0.5 if place == open_at else 0.9)
 
-    wanted = request(suffix=[], threshold=0.9, draft_threshold=0.9, block_length=8, lookahead=8, stop_threshold=stop)
+    given = {} if stop is None else {"stop_threshold": stop}
+    wanted = request(suffix=[], threshold=0.9, draft_threshold=0.9, block_length=8, lookahead=8, **given)
     sequence, text = run(ScriptedExecutor(propose), wanted)
     assert (text, sequence.outcome, sequence.steps) == ([IDS["w"]] * 10, Outcome.STOP, steps)
+
+
+def test_a_grammar_decides_where_to_end_whatever_is_proposed_after_the_lanes() -> None:
+    """The first step fills a lane of six and proposes an end after it, where a verse may end after nine tokens only."""
+
+    def answer(**given: str) -> tuple[list[int], Outcome | None, int]:
+        def propose(slot: int, at: int) -> tuple[int, float]:
+            place, ends = at - len(PROMPT), 6 if len(executor.plans) == 1 else 9
+            return (END if place >= ends else IDS[","] if place % 3 == 2 else 5), 0.99
+
+        executor = ScriptedExecutor(propose)
+        wanted = request(suffix=[], draft_threshold=0.9, threshold=0.9, block_length=6, lookahead=8, **given)
+        sequence, text = run(executor, dataclasses.replace(wanted, constraint=Verses()))
+        return text, sequence.outcome, sequence.steps
+
+    assert answer() == answer(stop_threshold="off")
+    assert answer()[:2] == ([5, 5, IDS[","]] * 3, Outcome.STOP)
+    wanted = dataclasses.replace(request(suffix=[], stop_threshold=0.95), constraint=Verses())
+    with pytest.raises(ParamError, match=r"stop_threshold and .* exclude each other"):
+        Scheduler(LIMITS, vocabulary()).add(wanted)
 
 
 def test_a_middle_that_meets_its_suffix_has_used_its_length() -> None:

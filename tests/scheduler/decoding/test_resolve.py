@@ -152,6 +152,23 @@ def test_a_parameter_that_does_not_fit_is_refused_by_name(name: str, params: dic
     assert refused.value.param == param
 
 
+@pytest.mark.parametrize(
+    ("params", "threshold"),
+    [
+        ({}, 0.95),
+        ({"end_threshold": 0.97}, 0.97),
+        ({"end_threshold": "off"}, math.inf),
+        ({"early_stop": False}, math.inf),
+        ({"early_stop": "block"}, math.inf),
+        ({"stop_threshold": "off"}, math.inf),
+        ({"stop_threshold": 0.9}, 0.9),
+    ],
+    ids=str,
+)
+def test_a_default_that_other_parameters_exclude_gives_way(params: dict[str, object], threshold: float) -> None:
+    assert resolve("asynclane", params, length=64).stop_threshold == threshold
+
+
 def test_every_parameter_belongs_to_some_decoder() -> None:
     used = {"steps", "threshold", "factor", "entropy_bound"}.union(*(method.defaults for method in DECODERS.values()))
     used |= {param for rule in HOST_RULES.values() for param in rule.DEFAULTS}
