@@ -51,7 +51,8 @@ INTRODUCTION = """# Every decoder on every embedded model
 - `ahead in`: no decoder with as few calls (or as few computed positions) is as accurate. Only decoders with the most
   `problems` are compared; the slowest ran fewer, for lack of time.
 
-A list below each table names the decoders that the model refuses, with the reason.
+A list below each table names the decoders that the model refuses, with the reason. Rows of `asynclane` with
+`stop_threshold=off` are of the time when that was the default.
 
 Decoders that are written "(after)" come after a paper, and are not what it describes. `ahd`, `ce`, `ete`, `leap` and
 `tspd` were written from papers, or summaries of them, without code; `d2cache` and `dllm-cache` select positions
@@ -72,6 +73,7 @@ COMBINATIONS = (
     "asynclane:cache=none,lookahead=canvas,threshold=0.98,later_threshold=0.995,draft_threshold=off",
     "asynclane:lookahead=canvas,threshold=0.97,draft_threshold=0.999",
     "asynclane:lookahead=canvas,threshold=0.98,later_threshold=0.995,draft_threshold=0.999",
+    "asynclane:stop_threshold=off",
     "asynclane:threshold=0.8,later_threshold=0.95",
     "asynclane:block_length=64,lookahead=64",
     "asynclane:block_length=64,lookahead=64,rule=credit,threshold=0.95",
