@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -150,5 +151,7 @@ def test_the_page_of_all_figures_is_what_was_measured() -> None:
     assert (RESULTS.parents[1] / "docs" / "quality.md").read_text(encoding="utf-8") == page(field)
     for model in MODELS:
         taken, refused = entrants(model)
-        assert {run["decoder"] for run in field.runs if run["model"] == model} <= {*taken}
+        # Lanes were measured with the former default, too.
+        measured = {re.sub("[:,]stop_threshold=off$", "", run["decoder"]) for run in field.runs if run["model"] == model}
+        assert measured <= {*taken}
         assert field.refused[model] == refused
