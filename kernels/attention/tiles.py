@@ -16,8 +16,6 @@ from ..common.types import PagedHeads
 
 PROCESSORS = 132  # multiprocessors of an H100
 MOST_SPLITS = 8
-FAR = 8192  # keys from which a row among short ones takes longest: its keys are shared out
-FAR_SPLITS, FAR_PROGRAMS = 4, 6 * PROCESSORS
 SHARED_BYTES = 227 * 1024  # of shared memory that one program of an H100 can have
 LEAST_KEYS = 16  # of a turn
 BARRIERS_BYTES = 256
@@ -71,8 +69,7 @@ def attention_config(
 ) -> AttentionConfig:
     """The class for about `rows` rows of `tokens` queries in all, which see up to `visible` keys each.
 
-    Keys are split when tiles alone would leave multiprocessors idle, or when a part of a long prompt may be among the
-    rows: each of its tiles alone sees as many keys as all others together. Block sizes and splits decide the order of
+    Keys are split when tiles alone would leave multiprocessors idle. Block sizes and splits decide the order of
     float32 sums, hence the last bits: launches that must agree to the bit share one config.
     """
     group = heads // kv_heads
@@ -85,8 +82,6 @@ def attention_config(
     turns = -(-visible // config.block_n)
     splits = 1
     while splits < MOST_SPLITS and programs * splits * 2 <= PROCESSORS and turns >= splits * 4:
-        splits *= 2
-    while visible >= FAR and splits < FAR_SPLITS and programs * splits * 2 <= FAR_PROGRAMS:
         splits *= 2
     return replace(config, splits=splits)
 

@@ -172,9 +172,9 @@ def _device(name: str) -> torch.device:
     return torch.device("cpu" if lacking else "cuda")
 
 
-def on_gpu(hardware: Hardware) -> bool:
-    """Return whether the network will run on a GPU. Raises `ModelError`."""
-    return _device(hardware.device).type == "cuda"
+def on_gpu(device: str) -> bool:
+    """Return whether a network for this `device`, as in the settings, will run on a GPU. Raises `ModelError`."""
+    return _device(device).type == "cuda"
 
 
 def _lacking() -> str | None:

@@ -203,8 +203,9 @@ def build_parts(settings: Settings, makers: Mapping[str, RuleMaker] = AS_LISTED)
     if text.other_templates:
         logging.getLogger(__name__).warning("chats are refused: %s", text.no_chat)
     pattern, drafter = checkpoint.pattern, checkpoint.drafter
-    if settings.tensor_parallel_size > 1:
-        pattern = replace(pattern, selects=False)  # each device has the attention of some heads alone
+    # On a GPU such steps would have no graph; of several devices each has the attention of some heads alone.
+    if on_gpu(settings.device) or settings.tensor_parallel_size > 1:
+        pattern = replace(pattern, selects=False)
     limits = limits_of(settings, config, pattern)
     length = min(settings.default_max_tokens, limits.max_model_len)
     line = default_line(settings, pattern)
@@ -238,7 +239,7 @@ def build_parts(settings: Settings, makers: Mapping[str, RuleMaker] = AS_LISTED)
         dummy,
         settings.kv_cache_dtype,
     )
-    if drafter is not None and settings.kv_cache_tokens is None and on_gpu(hardware):
+    if drafter is not None and settings.kv_cache_tokens is None and on_gpu(settings.device):
         raise SettingsError("--drafter on a GPU needs --kv-cache-tokens: of so many positions both networks keep keys")
     arguments = checkpoint.directory, config, memory, hardware, text.end_ids
     size = settings.tensor_parallel_size

@@ -152,6 +152,8 @@ def test_the_page_of_all_figures_is_what_was_measured() -> None:
     for model in MODELS:
         taken, refused = entrants(model)
         # Lanes were measured with the former default, too.
-        measured = {re.sub("[:,]stop_threshold=off$", "", run["decoder"]) for run in field.runs if run["model"] == model}
+        measured = {
+            re.sub("[:,]stop_threshold=off$", "", run["decoder"]) for run in field.runs if run["model"] == model
+        }
         assert measured <= {*taken}
         assert field.refused[model] == refused

@@ -88,18 +88,3 @@ def test_embedded_models_answer_as_on_the_cpu(name: str, decoder: str, vocabular
         for runner in (embedded_runner("float32", device, directory) for device in ("cpu", "cuda"))
     ]
     assert answers[0] == answers[1]
-
-
-def test_focus_leaves_out_the_positions_that_it_leaves_out_on_the_cpu(vocabulary: Vocabulary) -> None:
-    """Alone and batched, with requests that leave out nothing beside them."""
-    directory = EMBEDDED / "tiny-sdar"
-    pattern = read_config(directory).pattern
-    params = {"cache": "focus", "threshold": 1.0, "early_stop": False}
-    specs = [Spec(prompt, 32, "fast-dllm", params) for prompt in FAMILY_PROMPTS]
-    on_cpu, on_gpu = (embedded_runner("float32", device, directory) for device in ("cpu", "cuda"))
-    want = [run(on_cpu, vocabulary, [spec], pattern=pattern)[0].canvas.tolist() for spec in specs]
-    assert [run(on_gpu, vocabulary, [spec], pattern=pattern)[0].canvas.tolist() for spec in specs] == want
-    both = run(
-        on_gpu, vocabulary, [*specs, *(Spec(prompt, 32, "asynclane") for prompt in FAMILY_PROMPTS)], pattern=pattern
-    )
-    assert [answer.canvas.tolist() for answer in both[: len(specs)]] == want
