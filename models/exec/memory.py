@@ -110,8 +110,8 @@ def _layer_bytes(config: ModelConfig, size: int, heads: Heads) -> int:
     widest part of what follows attention."""
     dim, queries, experts = config.dim, config.heads * heads.head_dim, config.experts
     routed = shared = 0
-    if experts is not None:  # each choice has a hidden part and an output
-        routed = dim + experts.routing.chosen * (experts.ff_dim + dim)
+    if experts is not None:  # each choice has a hidden part, which goes before the outputs are added up, and an output
+        routed = experts.routing.chosen * dim + max(experts.routing.chosen * experts.ff_dim, dim)
         shared = dim + 3 * experts.shared_ff_dim
     if config.canvas is not None:  # norms after each part, a router with an input in float32
         return size * (4 * dim + 2 * queries + routed) + 4 * dim

@@ -18,8 +18,11 @@ from asynclane.models.exec import runner
 from asynclane.models.exec.pack import Shape, unpack
 
 META = torch.device("meta")
-OPERATIONS = "attention", "commit", "elementwise", "experts", "fused", "linear", "logits", "measure", "predict"
+OPERATIONS = (
+    "attention", "commit", "elementwise", "experts", "fused", "importance", "linear", "logits", "measure", "predict",
+)  # fmt: skip
 FILES = {
+    "elementwise": ("triton", "triton_norms"),
     "linear": ("triton", "triton_grouped", "triton_quantize", "triton_streamed"),
     "predict": ("triton", "triton_sampling"),
 }
