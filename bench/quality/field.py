@@ -52,8 +52,8 @@ INTRODUCTION = """# Every decoder on every embedded model
   `problems` are compared; the slowest ran fewer, for lack of time.
 
 A list below each table names the decoders that the model refuses, with the reason. Rows of `asynclane` with
-`stop_threshold=off` are of the time when that was the default. Decoders without a row came later, and were not run on so
-many problems: [decoding](decoding.md) has their figures.
+`stop_threshold=off` are of the time when that was the default. Decoders without a row came later, and were not run on
+so many problems: [decoding](decoding.md) has their figures.
 
 Decoders that are written "(after)" come after a paper, and are not what it describes. `ahd`, `ce`, `ete`, `leap` and
 `tspd` were written from papers, or summaries of them, without code; `d2cache` and `dllm-cache` select positions
