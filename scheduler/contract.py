@@ -191,7 +191,7 @@ class Placement:
 
 class Columns(NamedTuple):
     """A plan's R rows as arrays, and their S spans, end to end, of which row r has `span_counts[r]`, span s the rule
-    `rules[rule_numbers[s]]`. The last eleven are fields of the rows."""
+    `rules[rule_numbers[s]]`. The last twelve are fields of the rows."""
 
     slots: Ints
     starts: Ints

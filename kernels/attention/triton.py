@@ -239,6 +239,14 @@ def _attend_tile(
     weight = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, DIM], tl.float32)
     table_ptr += row.to(tl.int64) * table_stride
+    if WINDOW > 0:  # turns ascend, so that a query's sums do not depend on the others of its tile
+        for turn in range(begin, inner):
+            page = tl.load(table_ptr + turn * BLOCK_N // PAGE)
+            acc, top, weight = _turn(
+                acc, top, weight, q, page, turn, seen, limit, masked, own, least, low, first, scale, keys, values,
+                key_scales_ptr, value_scales_ptr, kv_head, KV_HEADS, DIM, PAGE, BLOCK_N, True, BLOCK > 0, MASKS, CAUSAL,
+                WINDOW, FP8, PRECISION,
+            )  # fmt: skip
     page = tl.load(table_ptr + tl.maximum(tl.minimum(inner, turns - 1), 0) * BLOCK_N // PAGE)
     for turn in range(inner, unmasked):
         following = tl.load(table_ptr + tl.minimum(turn + 1, turns - 1) * BLOCK_N // PAGE)
@@ -248,8 +256,7 @@ def _attend_tile(
             WINDOW, FP8, PRECISION,
         )  # fmt: skip
         page = following
-    for step in range(unmasked - (inner - begin), stop):  # first the turns before `inner`
-        turn = tl.where(step < unmasked, step - unmasked + inner, step)
+    for turn in range(unmasked, stop):
         page = tl.load(table_ptr + turn * BLOCK_N // PAGE)
         acc, top, weight = _turn(
             acc, top, weight, q, page, turn, seen, limit, masked, own, least, low, first, scale, keys, values,

@@ -93,10 +93,10 @@ def quantize_groups(weight: Tensor, group: int) -> GroupedMatrix:
         zero = (-share * least / scale).round()
         found = ((grouped / scale).round() + zero).clamp_(0, INT4_MAX)
         error = (found - zero).mul_(scale).sub_(grouped).square_().sum(-1, keepdim=True)
-        better = error < errors
+        better = ~(error >= errors)  # what is no number stays none
         numbers = torch.where(better, found, numbers)
         scales = torch.where(better, torch.cat((scale, zero), -1), scales)
-        errors = torch.minimum(error, errors)
+        errors = torch.where(better, error, errors)
     return GroupedMatrix(pack_int4(numbers.flatten(1)), scales, group)
 
 

@@ -44,7 +44,7 @@ FEW_SCORES = 1000  # log-probabilities that are written on the event loop
 PER_TEXT = 32  # characters that take as long as a text itself, however short
 ENCODED_AT_ONCE = 2  # of those that are longer
 ENTRIES = 64  # of a list that are written at once
-DEPTH = 4  # of the lists in a response that are long: those of a choice's log-probabilities
+DEPTH = 5  # of the lists in a response that are long: those of a choice's log-probabilities
 
 
 @dataclass(frozen=True, slots=True)
