@@ -52,7 +52,7 @@ class Scorebook:
             ranked[places] = tokens[forced][:, None]
             ranked_logprobs[places] = [0, *[-np.inf] * (self._ranks - 1)][: self._ranks]
             positions, found = positions[~forced], found[~forced]
-        if scores is not None:
+        if scores is not None and len(positions):  # with none, scores may be as narrow as those of other requests
             logprobs[positions] = scores.chosen[found]
             ranked[positions] = scores.ranked[found, : self._ranks]
             ranked_logprobs[positions] = scores.logprobs[found, : self._ranks]

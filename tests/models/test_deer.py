@@ -114,6 +114,19 @@ def test_text_and_probabilities_are_those_of_one_token_a_forward_whatever_is_dra
     assert forwards < 2 * 3 * (2 * LENGTH - 1)  # that many if all drafts were wrong
 
 
+def test_a_step_that_drafts_for_one_request_may_carry_another_with_fewer_alternatives() -> None:
+    specs = [Spec(PROMPTS[0], LENGTH, "deer", WHOLE | {"draft_length": 1}, ranks=3)]
+    specs.append(Spec(PROMPTS[1], LENGTH, "autoregressive", WHOLE, ranks=0))
+    pattern = drafted()
+    both = run(small_pair(pattern), vocabulary(), specs, pattern=pattern)
+    for answer, spec in zip(both, specs, strict=True):
+        (want,) = run(small_pair(pattern), vocabulary(), [spec], pattern=pattern)
+        assert answer.canvas.tolist() == want.canvas.tolist()
+        assert answer.scores is not None
+        assert want.scores is not None
+        np.testing.assert_array_equal(answer.scores.logprobs, want.scores.logprobs)
+
+
 @pytest.mark.parametrize("length", [1, 4, 7, 32])
 def test_a_drafter_that_is_always_right_brings_one_token_more_than_it_drafts_in_each_check(length: int) -> None:
     specs = [Spec(prompt, LENGTH, "deer", WHOLE | {"draft_length": length}, watched=True) for prompt in PROMPTS]
