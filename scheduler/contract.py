@@ -116,8 +116,8 @@ class Denoising(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """Some positions of a row pass the first two layers alone. In later ones they keep the keys and values of a step
-    before, as they have those of the second one, which are written for all.
+    """Some positions of a row go no further than the keys and values of the second layer, which are written for all. In
+    later layers they keep those of a step before.
 
     The row goes on with `keep` of its open `candidates` [n], those for which the attention of all candidates rises most
     from the first layer to the second, and with all other positions but the `cached` [any]; these are absolute, and

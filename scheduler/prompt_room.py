@@ -25,7 +25,7 @@ class OpenPrompt(NamedTuple):
 
 
 class PromptRoom:
-    """Clients take turns at the prompt positions of a step, of which each has its cost."""
+    """Clients take turns to have their prompts computed; a turn costs as much as its positions."""
 
     def __init__(self, limits: Limits, pattern: AttentionPattern) -> None:
         self._most, self._page_size, self._pattern = limits.prefill_tokens, limits.page_size, pattern
@@ -97,6 +97,8 @@ def score_ends(free: list[Sequence], in_flight: list[PlannedRequest]) -> dict[in
     """The positions that each request of `free` that scores tokens may compute in the next step, by id; 0: it waits. A
     limit bounds those of all steps in flight together, but for one row. The longest waiting goes first."""
     scoring = [sequence for sequence in free if isinstance(sequence, ScoredSequence)]
+    if not scoring:
+        return {}
     room = SCORED_TOKENS - sum(one.tokens for one in in_flight if isinstance(one.sequence, ScoredSequence))
     found: dict[int, int] = {}
     for sequence in sorted(scoring, key=attrgetter("served_at", "id")):

@@ -176,7 +176,7 @@ class RequestStats(NamedTuple):
     cancelled_lanes: int = 0
     refreshes: int = 0
     reused_refreshes: int = 0  # refreshes that advanced the lanes too, so they cost no forward of their own
-    dropped_tokens: int = 0  # positions that passed the first two layers alone
+    dropped_tokens: int = 0  # positions that went no further than the second layer's keys
 
 
 class Failure(NamedTuple):

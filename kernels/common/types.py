@@ -51,7 +51,8 @@ class Fp8Matrix:
 
 @dataclass(frozen=True, slots=True)
 class GroupedMatrix:
-    """A weight [out, in] of which `group` neighbouring columns of a row share a scale; the last group may be shorter.
+    """A weight [out, in] of which `group` neighbouring columns of a row share a scale. In FP8 the last group may be
+    shorter.
 
     `values`: [out, in] float8_e4m3fn, or numbers of 4 bits in words as `pack_int4` makes them: [out, in / 8] int32.
     `scales` float32: [out, groups], or of 4-bit numbers [out, groups, 2], each with the whole number that is subtracted

@@ -52,7 +52,12 @@ class Pair:
         placements = tuple([replace(one, prompt=self._ids.for_drafter(one.prompt)) for one in plan.placements])
         own, draft = StepPlan(plan.placements, rows), StepPlan(placements, drafts)
         if self._on_gpu:
-            return PairUnderWay(plan, _launched(self._served, own), _launched(self._drafter, draft))
+            served = _launched(self._served, own)
+            try:
+                return PairUnderWay(plan, served, _launched(self._drafter, draft))
+            except Exception:
+                served()  # nobody else would wait for it, and a later launch would write over its numbers
+                raise
         return lambda: _joined(plan, _launched(self._served, own)(), _launched(self._drafter, draft)())
 
     def _for_drafter(self, row: Row) -> Row:
@@ -109,7 +114,7 @@ def _joined(plan: StepPlan, served: StepResult | None, drafter: StepResult | Non
         )
     )
     scores = served.scores
-    if scores is not None:  # those of the drafter mean nothing
+    if scores is not None:  # rows of the drafter have no alternatives
         ranks = None if scores.token_ranks is None else spread(scores.token_ranks)
         scores = Scores(spread(scores.chosen), spread(scores.ranked), spread(scores.logprobs), ranks)
     measured = None if served.measured is None else spread(served.measured)

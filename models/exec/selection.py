@@ -77,8 +77,9 @@ def _of_projected(batch: Batch, selecting: Selecting, chosen: Tensor, ordered: T
     """The batch with the projected positions `chosen` [M] alone, which are predicted `within` [M] tokens that go on."""
     draws = None if batch.draws is None else type(batch.draws)(*(each[chosen] for each in batch.draws))
     measures, biases, restrictions = batch.measures, batch.biases, batch.restrictions
-    if measures is not None and draws is not None:
-        measures = Measures(measures.kinds[chosen], measures.noise[chosen], draws)
+    if measures is not None:
+        of_measures = type(measures.draws)(*(each[chosen] for each in measures.draws))
+        measures = Measures(measures.kinds[chosen], measures.noise[chosen], of_measures)
     if biases is not None:
         begins, ends = (torch.searchsorted(ordered, each.long()).int() for each in (biases.begins, biases.ends))
         biases = biases._replace(begins=begins, ends=ends)

@@ -203,7 +203,7 @@ def build_parts(settings: Settings, makers: Mapping[str, RuleMaker] = AS_LISTED)
     if text.other_templates:
         logging.getLogger(__name__).warning("chats are refused: %s", text.no_chat)
     pattern, drafter = checkpoint.pattern, checkpoint.drafter
-    # On a GPU such steps would have no graph; of several devices each has the attention of some heads alone.
+    # On a GPU steps with a selection have no graph; of several devices each has the attention of some heads alone.
     if on_gpu(settings.device) or settings.tensor_parallel_size > 1:
         pattern = replace(pattern, selects=False)
     limits = limits_of(settings, config, pattern)
@@ -444,7 +444,6 @@ def _log_context(length: int, config: ModelConfig, why: str) -> None:
 def _page_size(pattern: AttentionPattern) -> int:
     if not pattern.block_size:
         return PAGE_SIZE
-    block = (
-        pattern.block_size if pattern.drafter is None else math.lcm(pattern.block_size, pattern.drafter.block_size or 1)
-    )
+    drafted = 1 if pattern.drafter is None else pattern.drafter.block_size or 1
+    block = math.lcm(pattern.block_size, drafted)
     return block * -(-FINEST_PAGE // block)

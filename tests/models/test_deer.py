@@ -25,7 +25,7 @@ from asynclane.scheduler import (
     Scheduler,
     resolve,
 )
-from asynclane.scheduler.contract import Ints, Placement, StepPlan, StepResult
+from asynclane.scheduler.contract import GREEDY, Ints, Placement, Row, StepPlan, StepResult
 
 from ..support.cases import SMALL, network
 from ..support.driver import LIMITS, TWO_IN_FLIGHT, Answer, Spec, run, serve
@@ -293,3 +293,24 @@ def test_penalties_are_refused_since_several_tokens_are_checked_at_once() -> Non
     spec = Spec(PROMPTS[0], 8, "deer", preferences=Preferences(frequency=0.5))
     with pytest.raises(ParamError, match="frequency_penalty is not for decoder 'deer'"):
         run(small_pair(drafted()), vocabulary(), [spec], pattern=drafted())
+
+
+def test_a_launch_that_fails_waits_for_the_network_that_was_launched_before_it() -> None:
+    waited = []
+
+    class Served:
+        def launch(self, plan: StepPlan) -> Waiter:
+            return lambda: waited.append(plan)  # type: ignore[return-value]
+
+        def place(self, placements: object) -> None: ...
+
+    class Failing(Served):
+        def launch(self, plan: StepPlan) -> Waiter:
+            raise RuntimeError("out of memory")
+
+    tokens = np.arange(4, dtype=np.int32)
+    row = Row(0, 0, 4, 4, (), GREEDY, 0, host_tokens=tokens)
+    plan = StepPlan((), (row, row._replace(drafter=True)))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        Pair(Served(), Failing(), Ids(9, 9, 9), on_gpu=True).launch(plan)
+    assert len(waited) == 1

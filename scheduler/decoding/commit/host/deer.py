@@ -18,7 +18,7 @@ class Deer(HostCommitRule):
     served network, reads them after the last token, and so finds its own token for each of these positions and for the
     one after them. From the left on its tokens commit, up to the first one that differs from the draft, or all of
     them: at least one, and one more than were drafted at most. So the text is that of the decoder `autoregressive`,
-    whatever is drafted.
+    whatever is drafted: with a seed, too, since its noise depends on the position alone.
 
     Source: arXiv 2512.15176, of which the abstract alone is known. One thing differs at temperatures above 0: a draft
     is published to be accepted with the probability min(1, p / q), or else replaced by a token of max(p - q, 0).
