@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ...scheduler.contract import Bools, Ints, Placement, Row, Scores, StepPlan, StepResult
+from ...scheduler.contract import Bools, DeviceLost, Ints, Row, Scores, StepPlan, StepResult
 from .runner import Waiter
+
+T = TypeVar("T")
 
 
 class Half(Protocol):
-    """A network with canvases, keys and values of its own."""
+    """A network with canvases, keys and values of its own. A plan of it may be placements alone."""
 
     def launch(self, plan: StepPlan) -> Waiter: ...
-
-    def place(self, placements: Sequence[Placement]) -> None: ...
 
 
 class Ids(NamedTuple):
@@ -51,14 +51,14 @@ class Pair:
         drafts = tuple([self._for_drafter(row) for row in plan.rows if row.drafter])
         placements = tuple([replace(one, prompt=self._ids.for_drafter(one.prompt)) for one in plan.placements])
         own, draft = StepPlan(plan.placements, rows), StepPlan(placements, drafts)
-        if self._on_gpu:
-            served = _launched(self._served, own)
-            try:
-                return PairUnderWay(plan, served, _launched(self._drafter, draft))
-            except Exception:
-                served()  # nobody else would wait for it, and a later launch would write over its numbers
-                raise
-        return lambda: _joined(plan, _launched(self._served, own)(), _launched(self._drafter, draft)())
+        if not self._on_gpu:
+            return lambda: _joined(plan, self._served.launch(own)(), self._drafter.launch(draft)())
+        served, errors = self._served.launch(own), list[Exception]()
+        drafter = _tried(partial(self._drafter.launch, draft), errors)
+        if drafter is None:
+            _tried(served, errors)  # nobody else would wait for it, and a later launch would write over its numbers
+            raise _gravest(errors)
+        return PairUnderWay(plan, served, drafter)
 
     def _for_drafter(self, row: Row) -> Row:
         if row.host_tokens is None:
@@ -71,37 +71,41 @@ class PairUnderWay:
     """A step of two networks that a GPU computes."""
 
     plan: StepPlan
-    served: Callable[[], StepResult | None]
-    drafter: Callable[[], StepResult | None]
+    served: Waiter
+    drafter: Waiter
 
     def done(self) -> bool:
         """True if both results are there, or cannot be."""
         return all(getattr(part, "done", lambda: True)() for part in (self.served, self.drafter))
 
     def __call__(self) -> StepResult:
-        """Wait for both results: also for the second one if the first has failed."""
-        try:
-            served = self.served()
-        finally:
-            drafter = self.drafter()
+        """Wait for both results, also for the second one if the first has failed. Raises `DeviceLost` if one of them
+        does, whatever the other one raises."""
+        errors = list[Exception]()
+        served, drafter = _tried(self.served, errors), _tried(self.drafter, errors)
+        if served is None or drafter is None:
+            raise _gravest(errors)
         return _joined(self.plan, served, drafter)
 
 
-def _launched(half: Half, plan: StepPlan) -> Callable[[], StepResult | None]:
-    """Start a network's part of a plan, which may be placements alone."""
-    if plan.rows:
-        return half.launch(plan)
-    half.place(plan.placements)
-    return lambda: None
+def _tried(call: Callable[[], T], errors: list[Exception]) -> T | None:
+    """The result of a call. If it raises, there is none, and the error is added to `errors`."""
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001 - callers raise the gravest of all
+        errors.append(error)
+        return None
 
 
-def _joined(plan: StepPlan, served: StepResult | None, drafter: StepResult | None) -> StepResult:
+def _gravest(errors: list[Exception]) -> Exception:
+    """The error of a step of which several parts have failed: the one after which the engine ends, or the first."""
+    return next((error for error in errors if isinstance(error, DeviceLost)), errors[0])
+
+
+def _joined(plan: StepPlan, served: StepResult, drafter: StepResult) -> StepResult:
     """The result of a plan, of those of its parts."""
-    if served is None or drafter is None:
-        only = served or drafter
-        if only is None:
-            raise ValueError("a plan has a row at least")
-        return only
+    if not any(row.drafter for row in plan.rows):
+        return served
     sizes = [sum([span.end - span.start for span in row.spans]) for row in plan.rows]
     drafted: Bools = np.repeat([row.drafter for row in plan.rows], sizes)
     spread = partial(_spread, drafted)

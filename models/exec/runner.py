@@ -121,13 +121,15 @@ class Runner:
 
     def launch(self, plan: StepPlan) -> Waiter:
         """Start a plan on a GPU, where `graphs.IN_FLIGHT` may be under way; what is returned waits for its end. On a
-        CPU nothing begins before that is called."""
+        CPU nothing begins before that is called. A plan without rows has a result without positions."""
         if self._graphs is None:
             return partial(self._compute_now, plan)
         sent = self._sent
         try:
             if plan.placements:
                 self._place(plan)
+            if not plan.rows:
+                return _no_positions
             launched = self._graphs.launch(plan)
             return StepUnderWay(launched, projected(plan))
         except Exception as error:
@@ -141,6 +143,8 @@ class Runner:
         try:
             if plan.placements:
                 self._place(plan)
+            if not plan.rows:
+                return _no_positions()
             unpadded, words = pack_words(plan, self._network.config.logit_shift)
             self._send(unpadded, words)
             out = self._compute(unpadded.batch(words, self._device)).numpy()
@@ -379,6 +383,12 @@ def _check_device(error: Exception) -> None:
         torch.cuda.synchronize()
     except RuntimeError:
         raise DeviceLost(str(error)) from error
+
+
+def _no_positions() -> StepResult:
+    """The result of placements alone: no step takes time for them."""
+    tokens = np.empty(0, np.int32)
+    return StepResult(tokens, tokens, np.empty(0), device_s=0.0)
 
 
 def _result(count: int, needed: OptionalInputs, given: OptionalInputs, out: Ints, device_s: float) -> StepResult:

@@ -17,6 +17,7 @@ from asynclane.models.exec.pair import Ids, Pair
 from asynclane.models.exec.runner import Runner, Waiter
 from asynclane.scheduler import (
     AttentionPattern,
+    DeviceLost,
     Drafter,
     Halving,
     ParamError,
@@ -29,7 +30,7 @@ from asynclane.scheduler.contract import GREEDY, Ints, Placement, Row, StepPlan,
 
 from ..support.cases import SMALL, network
 from ..support.driver import LIMITS, TWO_IN_FLIGHT, Answer, Spec, run, serve
-from ..support.fakes import END, MASK, PIECES, vocabulary
+from ..support.fakes import END, MASK, PIECES, raising, vocabulary
 from ..support.small_network import small_pair, small_runner
 
 SERVED = SMALL["next-token"]
@@ -302,15 +303,41 @@ def test_a_launch_that_fails_waits_for_the_network_that_was_launched_before_it()
         def launch(self, plan: StepPlan) -> Waiter:
             return lambda: waited.append(plan)  # type: ignore[return-value]
 
-        def place(self, placements: object) -> None: ...
-
-    class Failing(Served):
-        def launch(self, plan: StepPlan) -> Waiter:
-            raise RuntimeError("out of memory")
-
     tokens = np.arange(4, dtype=np.int32)
     row = Row(0, 0, 4, 4, (), GREEDY, 0, host_tokens=tokens)
     plan = StepPlan((), (row, row._replace(drafter=True)))
     with pytest.raises(RuntimeError, match="out of memory"):
-        Pair(Served(), Failing(), Ids(9, 9, 9), on_gpu=True).launch(plan)
+        Pair(Served(), Failing(ORDINARY, at_launch=True), Ids(9, 9, 9), on_gpu=True).launch(plan)
     assert len(waited) == 1
+
+
+ORDINARY, LOST = RuntimeError("out of memory"), DeviceLost("an illegal memory access")
+
+
+class Failing:
+    """A network of a GPU that raises at the launch, or at the end of its part of a step."""
+
+    def __init__(self, error: Exception, at_launch: bool) -> None:
+        self._error, self._at_launch = error, at_launch
+
+    def launch(self, plan: StepPlan) -> Waiter:
+        if self._at_launch:
+            raise self._error
+        return raising(self._error)
+
+
+@pytest.mark.parametrize("at_launch", [False, True])
+@pytest.mark.parametrize(("served", "drafter"), [(LOST, ORDINARY), (ORDINARY, LOST), (ORDINARY, ValueError("second"))])
+def test_a_lost_device_ends_the_engine_whatever_the_other_network_raises(
+    served: Exception, drafter: Exception, at_launch: bool
+) -> None:
+    """The engine goes on after any error but `DeviceLost`. Of two ordinary ones the first is reported, which at a
+    launch is the drafter's."""
+    tokens = np.arange(4, dtype=np.int32)
+    row = Row(0, 0, 4, 4, (), GREEDY, 0, host_tokens=tokens)
+    plan = StepPlan((), (row, row._replace(drafter=True)))
+    pair = Pair(Failing(served, at_launch=False), Failing(drafter, at_launch), Ids(9, 9, 9), on_gpu=True)
+    with pytest.raises((RuntimeError, ValueError)) as caught:
+        pair.launch(plan)()
+    first = drafter if at_launch else served
+    assert caught.value is (LOST if LOST in (served, drafter) else first)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
+from asynclane.models.exec.pair import Ids, Pair
 from asynclane.models.exec.runner import StepUnderWay
 from asynclane.models.exec.shapes import ShapeSet
 from asynclane.models.numerics import Numerics
 from asynclane.scheduler import DeviceLost
-from asynclane.scheduler.contract import GREEDY, DeviceCommitRule, Row, Span, StepPlan
+from asynclane.scheduler.contract import GREEDY, DeviceCommitRule, Placement, Row, Span, StepPlan
 
 from ..support.fakes import raising
 from ..support.small_network import CONFIG, small_runner
@@ -55,3 +57,24 @@ def test_a_step_whose_end_cannot_be_seen_is_done(monkeypatch: pytest.MonkeyPatch
     assert step.done()
     with pytest.raises(DeviceLost if lost else torch.AcceleratorError):
         step()
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_device_is_lost_if_it_fails_where_a_request_is_placed_for_another_network(
+    monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    """The served network's part of a step that drafts is the placement alone."""
+    monkeypatch.setattr(torch.cuda, "synchronize", raising(ERROR) if lost else lambda: None)
+    runner, drafter = small_runner(), small_runner()
+    monkeypatch.setattr(runner, "_graphs", BrokenGraphs(at_start=False))
+    monkeypatch.setattr(runner, "place", raising(ERROR))
+    tokens = np.zeros(20, np.int32)
+    row = PLAN.rows[0]._replace(host_tokens=tokens, drafter=True)
+    plan = StepPlan((Placement(0, tokens, (0,)),), (row,))
+    with pytest.raises(DeviceLost if lost else torch.AcceleratorError, match="illegal memory access"):
+        Pair(runner, drafter, Ids(0, 0, 9), on_gpu=True).launch(plan)()
+
+
+def test_a_plan_of_placements_alone_has_a_result_without_positions() -> None:
+    result = small_runner().execute(StepPlan((Placement(0, np.zeros(4, np.int32), (0,)),), ()))
+    assert (len(result.tokens), len(result.proposals), len(result.confidence), result.device_s) == (0, 0, 0, 0.0)
