@@ -58,7 +58,8 @@ class CanvasSequence(Sequence):
         text_start = self._text_start if self.steps else min(self._begin(), start)
         if prompt_end is not None and prompt_end < start:
             rows = (self.layout.encoded(text_start, prompt_end, self.steps),)
-            return self._planned(ComputeRange(text_start, prompt_end, prompt_end, drives=False), rows, prompt_end)
+            window = ComputeRange(text_start, prompt_end, prompt_end, drives=False)
+            return self._planned(window, rows, prompt_end, chunk=True)
         temperature = self._denoiser.temperature(self._step)
         text = self.canvas[text_start - self.prompt_length : self._start].copy() if self._start else None
         first = self._step == 0
@@ -66,12 +67,14 @@ class CanvasSequence(Sequence):
         window = ComputeRange(text_start, start, start, drives=False)
         return self._planned(window, self.layout.rows(canvas), prompt_end)
 
-    def _planned(self, window: ComputeRange, rows: tuple[Row, ...], prompt_end: int | None) -> PlannedRequest:
+    def _planned(
+        self, window: ComputeRange, rows: tuple[Row, ...], prompt_end: int | None, chunk: bool = False
+    ) -> PlannedRequest:
         spans = tuple([span for row in rows for span in row.spans])
         tokens = sum([row.tokens for row in rows])
         prompt_tokens = 0 if prompt_end is None else window.end - window.start
         extent = RequestExtent(window.start, window.end, window.end, window.end)
-        return make(PlannedRequest, (self, window, extent, rows, spans, tokens, prompt_tokens))
+        return make(PlannedRequest, (self, window, extent, rows, spans, tokens, 0, prompt_tokens, chunk))
 
     def open_tokens(self) -> int:
         return len(self.canvas) - self._start

@@ -10,7 +10,7 @@ from .decoding.attention_pattern import AttentionPattern
 from .memory.pages import Limits
 from .scored_sequence import ScoredSequence
 from .sequence import PlannedRequest, Sequence
-from .step_cost import SHORT_ROOM, Pacing
+from .step_cost import SHORT_ROOM, Pacing, StepSize
 from .turns import Turns
 
 SCORED_TOKENS = 512  # positions of a step that score given tokens while others wait for their answers
@@ -25,7 +25,8 @@ class OpenPrompt(NamedTuple):
 
 
 class PromptRoom:
-    """Clients take turns to have their prompts computed; a turn costs as much as its positions."""
+    """Clients take turns to have their prompts computed; a turn costs as much as its positions. These count once, also
+    where a drafter computes them as well."""
 
     def __init__(self, limits: Limits, pattern: AttentionPattern) -> None:
         self._most, self._page_size, self._pattern = limits.prefill_tokens, limits.page_size, pattern
@@ -42,12 +43,12 @@ class PromptRoom:
         return {prompt.sequence.id: prompt for prompt in prompts if prompt.start < prompt.end}
 
     def ends(
-        self, prompts: list[OpenPrompt], in_flight: list[PlannedRequest], work: int, pacing: Pacing | None
+        self, prompts: list[OpenPrompt], in_flight: list[PlannedRequest], work: StepSize, pacing: Pacing | None
     ) -> dict[int, int]:
         """The position up to which each request may compute its prompt in the next step, by id; 0: it waits.
 
         A limit bounds the prompt positions of all steps in flight together, so that requests that run, whose next steps
-        have `work` positions, go on beside them. With `pacing` it follows the cost of steps while a long prompt is
+        have this `work`, go on beside them. With `pacing` it follows the cost of steps while a long prompt is
         open: short ones then go first, and get half of it at most.
         """
         found: dict[int, int] = {}
@@ -61,8 +62,10 @@ class PromptRoom:
         if not long:
             self._add_chunks(found, short, min(max(SHORT_ROOM, block), self._most) - taken)
             return found
-        work += sum([planned.tokens for planned in in_flight]) - taken
-        room = pacing.room(work, max(prompt.start for prompt in prompts), self._most)
+        for planned in in_flight:
+            work = work.plus(planned.beside_prompt)
+        each = max(prompt.sequence.prompt_position for prompt in prompts)
+        room = pacing.room(work, max(prompt.start for prompt in prompts), self._most, each)
         half = max(room // 2, block)
         taken += self._add_chunks(found, short, half - taken)
         self._add_chunks(found, long, room - taken)

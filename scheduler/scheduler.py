@@ -33,8 +33,8 @@ from .memory.prefix_cache import PrefixCache
 from .prompt_room import PromptRoom, score_ends
 from .request import Ended, Load, Outcome, Request, State, Update
 from .scored_sequence import ScoredSequence
-from .sequence import NO_END, PlannedRequest, Sequence
-from .step_cost import Budget, Halving, Pacing
+from .sequence import NO_END, PlannedRequest, Sequence, size_of
+from .step_cost import Budget, Halving, Pacing, StepSize
 from .turns import Turns
 
 SHORT = 256  # positions of a step that a list is as fast for as numpy
@@ -331,8 +331,7 @@ class Scheduler:
             ends = {} if alone else score_ends(free, in_flight)
             ready += self._planned([sequence for sequence in free if sequence.id not in prompts], ends)
             if prompts:
-                work = sum([planned.tokens for planned in ready])
-                ends = self._prompts.ends([*prompts.values()], in_flight, work, self.pacing)
+                ends = self._prompts.ends([*prompts.values()], in_flight, size_of(ready), self.pacing)
                 ready += self._planned([prompt.sequence for prompt in prompts.values()], ends)
                 ready.sort(key=lambda planned: (planned.sequence.served_at, planned.sequence.id))
             if lost == len(self._lost):
@@ -359,41 +358,43 @@ class Scheduler:
 
     def _fair(self, ready: list[PlannedRequest]) -> list[PlannedRequest]:
         """Those that are `ready`, without those by which one client would make a step take more than twice as long as
-        it takes for the others. One request of each client goes all the same, the longest waiting of those that may
-        begin: one that waits for a prompt of its own client would take the turn of the request that computes it."""
+        it takes for the others, with the fixed time of each network. One request of each client goes all the same, the
+        longest waiting of those that may begin: one that waits for a prompt of its own client would take the turn of
+        the request that computes it."""
         in_flight = self._requests_in_flight()
         if len({planned.sequence.request.client for planned in (*in_flight, *ready)}) < 2:
             return ready
         ready = _able_to_begin(ready)
-        work = Counter[str]()
+        tokens = Counter[str]()
         for planned in (*in_flight, *ready):
-            work[planned.sequence.request.client] += planned.tokens
-        ((greedy, own),) = work.most_common(1)
-        others = work.total() - own
-        used = sum(planned.tokens for planned in in_flight if planned.sequence.request.client == greedy)
+            tokens[planned.sequence.request.client] += planned.tokens
+        ((greedy, _),) = tokens.most_common(1)
+        others = size_of(one for one in (*in_flight, *ready) if one.sequence.request.client != greedy)
+        used = size_of(one for one in in_flight if one.sequence.request.client == greedy)
         fair = []
         for planned in ready:
             if planned.sequence.request.client == greedy:
-                if used and self._cost(others + used + planned.tokens) > 2 * self._cost(others):
+                more = used.plus(StepSize(planned.tokens, planned.drafted))
+                if used.tokens and self._cost(others.plus(more)) > 2 * self._cost(others.reaching(used)):
                     continue
-                used += planned.tokens
+                used = more
             fair.append(planned)
         return fair
 
-    def _cost(self, tokens: int) -> float:
+    def _cost(self, work: StepSize) -> float:
         """The time of a step if it is known, else the positions that it computes."""
-        return tokens if self.budget is None else self.budget.cost(tokens)
+        return work.tokens if self.budget is None else self.budget.cost(*work)
 
     def _share(self, ready: list[PlannedRequest]) -> int:
         """Positions that fill the next step: all there are, or half of the work where two steps are in flight. The
         request that reaches this number still goes, since otherwise it would lose a turn."""
-        wanted = sum([planned.tokens for planned in ready])
+        wanted = size_of(ready)
         if self.halving is None:
-            return wanted
-        in_flight = sum(planned.tokens for planned in self._requests_in_flight())
-        if self.halving.pays(wanted + in_flight):
-            return -(-(wanted + in_flight) // 2)
-        return 0 if self._in_flight else wanted
+            return wanted.tokens
+        everything = wanted.plus(size_of(self._requests_in_flight()))
+        if self.halving.pays(everything):
+            return -(-everything.tokens // 2)
+        return 0 if self._in_flight else wanted.tokens
 
     def _take(self, step: StepInFlight, result: StepResult) -> tuple[dict[int, LaneSnapshot], set[int], Ints]:
         """Write a result to the canvases. Returns snapshots of the requests whose lanes it drives, the ids of those

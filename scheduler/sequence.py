@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -30,16 +30,19 @@ from .logprobs import Scorebook
 from .memory.pages import Limits
 from .memory.prefix_cache import NO_HASHES, Lease, PrefixCache
 from .request import TRANSITIONS, Failure, Outcome, Request, RequestStats, State, Update
-from .step_cost import AnswerCost
+from .step_cost import PROMPT_POSITION, PROMPT_POSITION_OF_BOTH, AnswerCost, StepSize
 
 NO_END = 1 << 30
 STABLE_STEPS = 2  # where a tokenizer has no boundaries, lanes fork at what so many steps have not changed
 
 
 class PlannedRequest(NamedTuple):
-    """A request in a step: its rows, their `spans` and `tokens`, and what its commit needs to know.
+    """A request in a step: its rows, their `spans` and `tokens`, of which a drafter computes `drafted`, and what its
+    commit needs to know.
 
-    `prompt_tokens` are those of `tokens` that count against the limit on prompt positions in one step.
+    `prompt_tokens` are the positions of its prompt that count against the limit on these in one step. Each counts once,
+    also where two networks compute it. A `prompt_chunk` is a step that computes nothing else: it is no forward of the
+    request.
     """
 
     sequence: Sequence
@@ -48,12 +51,20 @@ class PlannedRequest(NamedTuple):
     rows: tuple[Row, ...]
     spans: tuple[Span, ...]
     tokens: int
+    drafted: int = 0
     prompt_tokens: int = 0
+    prompt_chunk: bool = False
 
     @property
-    def prompt_chunk(self) -> bool:
-        """True if the step computes a chunk of the prompt and nothing else: it is no forward of the request."""
-        return self.prompt_tokens > 0 and self.prompt_tokens == self.tokens
+    def beside_prompt(self) -> StepSize:
+        """Its positions besides those of the prompt."""
+        return StepSize(self.tokens, self.drafted).plus(self.sequence.prompt_position, -self.prompt_tokens)
+
+
+def size_of(requests: Iterable[PlannedRequest]) -> StepSize:
+    """The positions of all `requests` together."""
+    pairs = [(planned.tokens, planned.drafted) for planned in requests]
+    return StepSize(sum([tokens for tokens, _ in pairs]), sum([drafted for _, drafted in pairs]))
 
 
 class Sequence:
@@ -74,7 +85,7 @@ class Sequence:
             "_drawn_once",
         ),
         *("state", "outcome", "holding", "block_hashes", "lease", "frontier", "end_at", "predicted_end", "sent"),
-        *("shape", "scores_candidates", "candidate_logprobs", "stop_threshold"),
+        *("shape", "scores_candidates", "candidate_logprobs", "stop_threshold", "drafts"),
         *("served_at", "prefilled", "steps", "computed_tokens", "cached_tokens", "refreshes", "reused_refreshes"),
         "dropped_tokens",
     )
@@ -127,6 +138,7 @@ class Sequence:
         self._lookahead = decoder.lookahead
         self._drawn_once = pattern.autoregressive  # then noise that depends on the position alone is enough
         self.stop_threshold = math.inf if guided else decoder.stop_threshold  # a grammar decides where to end
+        self.drafts = decoder.layout is Layout.DRAFTER  # a drafter computes some rows, and the prompt as well
         self.shape: LaneShape | None = None  # chosen by the load
         self.state = State.WAITING
         self.outcome: Outcome | None = None
@@ -158,6 +170,11 @@ class Sequence:
         counts = self.steps, *lanes, self.refreshes, self.reused_refreshes, self.dropped_tokens
         return make(RequestStats, (*positions, *counts))
 
+    @property
+    def prompt_position(self) -> StepSize:
+        """A position of its prompt, as a part of a step."""
+        return PROMPT_POSITION_OF_BOTH if self.drafts else PROMPT_POSITION
+
     def answer_cost(self) -> AnswerCost | None:
         """The cost of an answer that has ended by itself; None of one that was ended."""
         if self.outcome not in (Outcome.STOP, Outcome.LENGTH):
@@ -183,7 +200,7 @@ class Sequence:
             group = None if decoder.branches or decoder.adaptive else request.share_group
             verifier = None if self.host_rule is None else self.host_rule.verifier
             # Pages with keys of a drafter, too, and those of another attention, are shared among their own kind.
-            other = decoder.layout is Layout.DRAFTER or (verifier is not None and verifier.causal_cache)
+            other = self.drafts or (verifier is not None and verifier.causal_cache)
             self.block_hashes = prefixes.block_hashes(prompt, request.cache_salt, group, other)
 
     def follow_load(self, shape: LaneShape) -> None:
@@ -246,9 +263,8 @@ class Sequence:
         else:
             spans = tuple([span for row in rows for span in row.spans])
             tokens = sum([row.end - row.start for row in rows])
-        if chunk:  # which a drafter computes, too
-            prompt_tokens = tokens
-        return make(PlannedRequest, (self, window, extent, rows, spans, tokens, prompt_tokens))
+        drafted = sum([row.end - row.start for row in rows if row.drafter]) if self.drafts else 0
+        return make(PlannedRequest, (self, window, extent, rows, spans, tokens, drafted, prompt_tokens, chunk))
 
     def open_tokens(self) -> int:
         """The masks that can still be reached."""

@@ -33,11 +33,38 @@ LEAST_SLACK_S = 0.0005  # the curve is not more exact
 MARGIN = 0.02  # a faster shape must be so much faster: less is noise of the means
 
 
+class StepSize(NamedTuple):
+    """The positions that a step computes, and those among them that a drafter does."""
+
+    tokens: int = 0
+    drafted: int = 0
+
+    def plus(self, other: StepSize, times: int = 1) -> StepSize:
+        return StepSize(self.tokens + times * other.tokens, self.drafted + times * other.drafted)
+
+    def reaching(self, other: StepSize) -> StepSize:
+        """With a position more of each network that has positions in `other` alone."""
+        served = self.tokens == self.drafted and other.tokens > other.drafted
+        drafter = not self.drafted and other.drafted > 0
+        return self.plus(StepSize(served + drafter, int(drafter)))
+
+
+PROMPT_POSITION = StepSize(1)
+PROMPT_POSITION_OF_BOTH = StepSize(2, 1)  # the served network and the drafter compute it
+
+
 class StepCost:
     """Seconds of a step over its positions: measured points, and a straight line after the last. To these come
-    `pair_s` for each pair of a position and a key that it sees beyond those of the points."""
+    `pair_s` for each pair of a position and a key that it sees beyond those of the points. A `drafter` has a curve of
+    its own; the two networks compute one after the other, and one that has no position in a step takes no time."""
 
-    def __init__(self, tokens: Sequence[float], seconds: Sequence[float], pair_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        tokens: Sequence[float],
+        seconds: Sequence[float],
+        pair_s: float = 0.0,
+        drafter: StepCost | None = None,
+    ) -> None:
         """At least two points. Raises `ValueError` unless all are finite, `tokens` rise and `seconds` are above 0."""
         self._tokens, self._seconds = np.asarray(tokens, np.float64), np.asarray(seconds, np.float64)
         if self._tokens.ndim != 1 or self._tokens.shape != self._seconds.shape or len(self._tokens) < 2:
@@ -46,12 +73,29 @@ class StepCost:
             raise ValueError("a cost curve needs finite numbers, and times above 0")
         if (np.diff(self._tokens) <= 0).any():
             raise ValueError("a cost curve needs at least two points of rising token counts")
-        self.pair_s = pair_s
+        self.pair_s, self.drafter = pair_s, drafter
         # A curve that falls at its end is taken as flat there: no step takes less than none.
         self._slope = max(0.0, float(np.diff(self._seconds[-2:])[0] / np.diff(self._tokens[-2:])[0]))
 
-    def __call__(self, tokens: float) -> float:
-        """Seconds of a step of `tokens` positions."""
+    def __call__(self, tokens: float, drafted: float = 0.0) -> float:
+        """Seconds of a step of `tokens` positions, of which the drafter computes `drafted`."""
+        if self.drafter is None or not drafted:
+            return self._served(tokens)
+        return self.drafter(drafted) + (self._served(tokens - drafted) if tokens > drafted else 0.0)
+
+    def keys_s(self, work: StepSize, keys: int) -> float:
+        """Seconds in which the positions of `work` see so many keys each, beyond those of the points."""
+        drafter_pair_s = self.pair_s if self.drafter is None else self.drafter.pair_s
+        return keys * ((work.tokens - work.drafted) * self.pair_s + work.drafted * drafter_pair_s)
+
+    def longest_s(self, tokens: int) -> float:
+        """Seconds of the longest step of so many positions. No curve bends down, so that is one in which nearly all are
+        of one network."""
+        if self.drafter is None or tokens < 2:
+            return self(tokens)
+        return max(self(tokens, 1), self(tokens, tokens - 1))
+
+    def _served(self, tokens: float) -> float:
         beyond = max(0.0, tokens - float(self._tokens[-1]))
         return float(np.interp(tokens, self._tokens, self._seconds)) + beyond * self._slope
 
@@ -64,30 +108,35 @@ class Pacing:
         """Prompts are computed in whole blocks of `block_size` positions."""
         self._cost, self._halving, self._least = cost, halving, max(LEAST_CHUNK, block_size)
         self.short_prompt = SHORT_PROMPT
-        sizes = [self._least << power for power in range(6)]
-        best = min(cost(size) / size for size in sizes)
-        self.alone = next(size for size in sizes if cost(size) / size <= EFFICIENT * best)  # where nobody else runs
+        self._alone = {each: self._efficient(each) for each in (PROMPT_POSITION, PROMPT_POSITION_OF_BOTH)}
 
-    def room(self, work: int, keys: int, most: int) -> int:
-        """The prompt positions, at most `most`, that go beside `work` positions of others and see about `keys` keys:
-        so many that tokens come at most `PAUSE` times as late, but some at least."""
-        if not work:
-            return min(self.alone, most)
+    def room(self, work: StepSize, keys: int, most: int, each: StepSize = PROMPT_POSITION) -> int:
+        """The prompt positions, at most `most`, that go beside the `work` of others and see about `keys` keys: so many
+        that tokens come at most `PAUSE` times as late, but some at least. `each` is what one of them takes: one of the
+        two constants."""
+        if not work.tokens:
+            return min(self._alone[each], most)
         limit = PAUSE * self._gap_s(work, 0.0)
         low, high = min(self._least, most), most
         while low < high:  # the largest that keeps within the limit
             chunk = (low + high + 1) // 2
-            if self._gap_s(work + chunk, self._cost.pair_s * chunk * keys) <= limit:
+            if self._gap_s(work.plus(each, chunk), self._cost.keys_s(each, chunk * keys)) <= limit:
                 low = chunk
             else:
                 high = chunk - 1
         return low
 
-    def _gap_s(self, positions: int, more_s: float) -> float:
-        """Seconds in which each stream gets a step, of `positions` in all."""
-        if self._halving is not None and self._halving.pays(positions):
-            return 2 * self._cost(positions / 2) + more_s
-        return self._cost(positions) + more_s
+    def _efficient(self, each: StepSize) -> int:
+        """The least positions of a prompt alone that cost little each."""
+        sizes = [self._least << power for power in range(6)]
+        costs = [self._cost(size * each.tokens, size * each.drafted) / size for size in sizes]
+        return next(size for size, cost in zip(sizes, costs, strict=True) if cost <= EFFICIENT * min(costs))
+
+    def _gap_s(self, work: StepSize, more_s: float) -> float:
+        """Seconds in which each stream gets a step, of `work` in all."""
+        if self._halving is not None and self._halving.pays(work):
+            return 2 * self._cost(work.tokens / 2, work.drafted / 2) + more_s
+        return self._cost(*work) + more_s
 
 
 class Halving:
@@ -104,13 +153,13 @@ class Halving:
         self._host_s = (1 - RENEWAL) * self._host_s + host_s
         self._positions = (1 - RENEWAL) * self._positions + positions
 
-    def pays(self, positions: float) -> bool:
+    def pays(self, work: StepSize) -> bool:
         """False where the second step costs the device more than it waits for the host otherwise, as where a step's
         time is flat."""
         slack_s = self._slack_s
         if self._positions:
-            slack_s = max(LEAST_SLACK_S, positions * self._host_s / self._positions)
-        return 2 * self._cost(positions / 2) <= self._cost(positions) + slack_s
+            slack_s = max(LEAST_SLACK_S, work.tokens * self._host_s / self._positions)
+        return 2 * self._cost(work.tokens / 2, work.drafted / 2) <= self._cost(*work) + slack_s
 
 
 class AnswerCost(NamedTuple):

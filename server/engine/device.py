@@ -72,7 +72,7 @@ class Device:
     depth: int = 1
     step_timeout_s: float = 60.0
     max_failed_steps: int = 3  # one after another
-    _device_s: dict[int, float] = field(default_factory=dict)  # of the last step of so many positions
+    _device_s: dict[tuple[int, int], float] = field(default_factory=dict)  # of the last step of such a size
     _begun: deque[float] = field(default_factory=deque)  # when each step in flight began
     _ended: float = 0.0  # when the last step ended
 
@@ -93,7 +93,8 @@ class Device:
         begun, done = max(self._begun.popleft(), self._ended), getattr(waiter, "done", None)
         if done is None:
             return await asyncio.get_running_loop().run_in_executor(self.worker, waiter)
-        size = plan.tokens // SIMILAR
+        drafted = sum([row.end - row.start for row in plan.rows if row.drafter])
+        size = plan.tokens // SIMILAR, drafted // SIMILAR
         await _until(done, begun + STEADY * self._device_s.get(size, 0.0))
         self._ended = time.perf_counter()
         result = waiter()

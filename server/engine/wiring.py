@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ...models.checkpoint.config import ModelConfig, ModelError, read_config
 from ...models.checkpoint.fingerprint import fingerprint
-from ...models.checkpoint.registry import Hardware, Loaded, find_model, load_runner, on_gpu, with_adapter
+from ...models.checkpoint.registry import Hardware, find_model, load_runner, on_gpu, with_adapter
 from ...models.exec.followers import Followers
 from ...models.exec.graphs import IN_FLIGHT
 from ...models.exec.memory import Footprint, Memory
@@ -251,11 +251,16 @@ def build_parts(settings: Settings, makers: Mapping[str, RuleMaker] = AS_LISTED)
     with progress_of(sys.stderr) as report:
         loading = worker.submit(load_runner, *arguments, report, meeting)
         loaded = loading.result() if followers is None else loaded_with(followers, loading)
-        runner, pair = loaded.runner, None
-        if drafter is not None:
-            pair = _paired(drafter, config, loaded, worker, (memory, hardware, report))
+        runner, launch = loaded.runner, loaded.runner.launch
         paced = limits.prefill_tokens > 0 and settings.chunked_prefill_size is None
-        cost = _step_cost(runner, worker, limits.step_tokens, report, paced)
+        timing = worker, limits.step_tokens, report, paced
+        drafter_cost = None
+        if drafter is not None:
+            drafts = _drafter_runner(drafter, config, worker, (memory, hardware, report))
+            ids = Ids(config.mask_id, drafter.config.mask_id, drafter.config.vocab_size)
+            launch = Pair(runner, drafts, ids, runner.on_gpu).launch
+            drafter_cost = _step_cost(drafts, *timing)
+        cost = _step_cost(runner, *timing, drafter_cost)
     logging.getLogger(__name__).info("%s; %s", loaded.summary, loaded.footprint)
     limits = _with_pages(limits, loaded.footprint.pages, settings, checkpoint.config)
     warn_of_missing_boundaries(text.vocabulary)
@@ -270,9 +275,9 @@ def build_parts(settings: Settings, makers: Mapping[str, RuleMaker] = AS_LISTED)
     grammars = Grammars(text, settings.grammar_timeout_s, settings.grammar_memory_mb)
     device = Device(
         worker,
-        runner.launch if pair is None else pair.launch,
+        launch,
         IN_FLIGHT if runner.on_gpu else 1,
-        settings.step_timeout_s or max(STEP_TIMEOUT_S, LONGEST_STEPS * cost(limits.step_tokens)),
+        settings.step_timeout_s or max(STEP_TIMEOUT_S, LONGEST_STEPS * cost.longest_s(limits.step_tokens)),
         settings.max_failed_steps,
     )
     engine = Engine(scheduler, device, text, grammars, metrics, line, makers)
@@ -293,17 +298,16 @@ def build_parts(settings: Settings, makers: Mapping[str, RuleMaker] = AS_LISTED)
     )
 
 
-def _paired(
-    drafter: Checkpoint, served: ModelConfig, loaded: Loaded, worker: DeviceThread, how: tuple[Memory, Hardware, Report]
-) -> Pair:
+def _drafter_runner(
+    drafter: Checkpoint, served: ModelConfig, worker: DeviceThread, how: tuple[Memory, Hardware, Report]
+) -> Runner:
     """Load the drafter beside the network that is served."""
     memory, hardware, report = how
     config = replace(drafter.config, max_model_len=served.max_model_len)
     arguments = drafter.directory, config, memory, hardware, drafter.text.end_ids, report
     second = worker.submit(partial(load_runner, *arguments, vocabulary=served.vocab_size)).result()
     logging.getLogger(__name__).info("drafter: %s; %s", second.summary, second.footprint)
-    ids = Ids(served.mask_id, config.mask_id, config.vocab_size)
-    return Pair(loaded.runner, second.runner, ids, loaded.runner.on_gpu)
+    return second.runner
 
 
 def fingerprint_of(settings: Settings, directory: Path) -> str:
@@ -343,9 +347,11 @@ def default_line(settings: Settings, pattern: AttentionPattern) -> DecoderLine:
     return settings.decoder_line
 
 
-def _step_cost(runner: Runner, worker: DeviceThread, most: int, report: Report, pairs: bool) -> StepCost:
+def _step_cost(
+    runner: Runner, worker: DeviceThread, most: int, report: Report, pairs: bool, drafter: StepCost | None = None
+) -> StepCost:
     """The curve of steps of at most so many positions, timed in the thread of the device. `pairs`: with the time that
-    keys take."""
+    keys take. `drafter` is the curve of the network that drafts."""
     sizes, seconds = sorted({min(size, most) for size in MEASURED}), list[float]()
     for size in sizes:
         seconds.append(worker.submit(runner.step_seconds, size).result())
@@ -356,7 +362,7 @@ def _step_cost(runner: Runner, worker: DeviceThread, most: int, report: Report, 
             break
     timed = sizes[: len(seconds)]
     pairs &= runner.on_gpu or seconds[-1] < LONG_STEP_S
-    return StepCost(timed, seconds, _pair_s(runner, worker, timed[-1]) if pairs else 0.0)
+    return StepCost(timed, seconds, _pair_s(runner, worker, timed[-1]) if pairs else 0.0, drafter)
 
 
 def _pair_s(runner: Runner, worker: DeviceThread, tokens: int) -> float:

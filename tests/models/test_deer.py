@@ -17,20 +17,24 @@ from asynclane.models.exec.pair import Ids, Pair
 from asynclane.models.exec.runner import Runner, Waiter
 from asynclane.scheduler import (
     AttentionPattern,
+    Budget,
     DeviceLost,
     Drafter,
     Halving,
+    Pacing,
     ParamError,
     Preferences,
     Sampling,
     Scheduler,
+    StepCost,
     resolve,
 )
 from asynclane.scheduler.contract import GREEDY, Ints, Placement, Row, StepPlan, StepResult
+from asynclane.scheduler.step_cost import StepSize
 
 from ..support.cases import SMALL, network
 from ..support.driver import LIMITS, TWO_IN_FLIGHT, Answer, Spec, run, serve
-from ..support.fakes import END, MASK, PIECES, raising, vocabulary
+from ..support.fakes import END, MASK, PIECES, ScriptedExecutor, add, raising, vocabulary
 from ..support.small_network import small_pair, small_runner
 
 SERVED = SMALL["next-token"]
@@ -91,6 +95,18 @@ class Oracle:
 def with_oracle(wrong: Sequence[int] = ()) -> Pair:
     texts = [[*prompt, *answer.canvas.tolist()] for prompt, answer in zip(PROMPTS, alone(Sampling()), strict=True)]
     return Pair(served(), Oracle(texts, wrong), Ids(MASK, MASK, len(PIECES)))
+
+
+class Recording:
+    """A pair, and the plans that it has executed."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.plans: list[StepPlan] = []
+        self._pair = pair
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        self.plans.append(plan)
+        return self._pair.execute(plan)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -154,16 +170,9 @@ def test_a_check_commits_up_to_the_first_wrong_token_and_the_right_one_in_its_pl
 def test_each_token_is_computed_once_by_the_served_network() -> None:
     """But for those of drafts that were wrong, and the prompt by both networks."""
     specs = [Spec(prompt, LENGTH, "deer", WHOLE | {"draft_length": 3}) for prompt in PROMPTS]
-    plans: list[StepPlan] = []
-
-    class Recorded(Pair):
-        def launch(self, plan: StepPlan) -> Waiter:
-            plans.append(plan)
-            return super().launch(plan)
-
-    pair = with_oracle()
-    run(Recorded(pair._served, pair._drafter, pair._ids), vocabulary(), specs, pattern=drafted(Drafter()))
-    own = sum(row.tokens for plan in plans for row in plan.rows if not row.drafter)
+    pair = Recording(with_oracle())
+    run(pair, vocabulary(), specs, pattern=drafted(Drafter()))
+    own = sum(row.tokens for plan in pair.plans for row in plan.rows if not row.drafter)
     assert own == sum(map(len, PROMPTS)) + len(PROMPTS) * (LENGTH - 1)
 
 
@@ -240,6 +249,68 @@ def test_prompts_in_chunks_and_shared_pages_change_no_text(drafter: str, halving
         assert [one.canvas.tolist() for one in answers[::2]] == [one.canvas.tolist() for one in answers[1::2]] == want
     assert [one.cached_tokens for one in second] == [48] * 4
     assert [one.cached_tokens for one in first[:2]] == [0, 0]
+
+
+@pytest.mark.parametrize("halving", [None, TWO_IN_FLIGHT])
+def test_a_limit_on_prompt_positions_counts_each_once_though_both_networks_compute_it(halving: Halving | None) -> None:
+    """So a prompt takes the same steps with a drafter as without."""
+    pattern, limits, found = drafted(), replace(LIMITS, prefill_tokens=24), list[list[int]]()
+    for name in ("autoregressive", "deer"):
+        scheduler = Scheduler(limits, vocabulary(), halving=halving, pattern=pattern)
+        pair = Recording(small_pair(pattern))
+        serve(scheduler, pair, [Spec([5, 6, 7, 8] * 20 + [token], 1, name, WHOLE) for token in (3, 4)])
+        found.append([sum(row.tokens for row in plan.rows if not row.drafter) for plan in pair.plans])
+    assert found[0] == found[1]
+    assert len(found[0]) == (7 if halving is None else 12)
+
+
+class Scripted:
+    """A network of a pair, which proposes the same token everywhere."""
+
+    def __init__(self, shift: int) -> None:
+        self._executor = ScriptedExecutor(lambda slot, position: (3, 1.0), shift=shift)
+
+    def launch(self, plan: StepPlan) -> Waiter:
+        result = self._executor.execute(plan)
+        return lambda: result
+
+
+@pytest.mark.parametrize(("name", "chunk"), [("autoregressive", 256), ("deer", 192)])
+def test_a_long_prompt_lets_streams_wait_for_what_both_networks_take_and_no_longer(name: str, chunk: int) -> None:
+    """Ten streams have a step in 5 ms, and so one of 8.5 ms at most, in which the served network computes 128 positions
+    in 5 ms, and each further one in 25 us. The drafter takes 1 ms and 5 us for its own."""
+    drafter = StepCost([1, 128, 1128], [0.001, 0.001, 0.006])
+    pacing = Pacing(StepCost([1, 128, 1128], [0.005, 0.005, 0.030], drafter=drafter))
+    pacing.short_prompt = 100
+    limits = replace(LIMITS, prefill_tokens=1024, max_model_len=512)
+    scheduler = Scheduler(limits, vocabulary(), pattern=drafted(), pacing=pacing)
+    pair = Pair(Scripted(shift=1), Scripted(shift=0), Ids(MASK, MASK, len(PIECES)))
+    streams = [Spec(PROMPTS[0], LENGTH, "autoregressive", WHOLE) for _ in range(10)]
+    for number, spec in enumerate(streams):
+        add(scheduler, spec.request(number, scheduler.pattern))
+    scheduler.commit(pair.execute(scheduler.plan() or StepPlan((), ())))
+    add(scheduler, Spec([5, 6] * 200, LENGTH, name, WHOLE).request(10, scheduler.pattern))
+    plan = scheduler.plan()
+    assert plan is not None
+    tokens = {drafts: sum(row.tokens for row in plan.rows if row.drafter is drafts) for drafts in (False, True)}
+    assert tokens == {False: 10 + chunk, True: chunk if name == "deer" else 0}
+    assert scheduler._in_flight[0].requests[-1].beside_prompt == StepSize()
+
+
+@pytest.mark.parametrize(("last_s", "together"), [(0.001, 4), (1.0, 1)], ids=["fast drafter", "slow drafter"])
+def test_clients_take_turns_by_the_time_that_drafts_take(last_s: float, together: int) -> None:
+    """Drafts of one client that take no time go together, and one by one if they made the other wait."""
+    drafter = StepCost([1, 1000], [0.001, last_s])
+    budget = Budget(StepCost([1, 1000], [0.01, 0.01], drafter=drafter))
+    scheduler = Scheduler(LIMITS, vocabulary(), budget, pattern=drafted())
+    specs = [Spec(PROMPTS[0], LENGTH, "deer", WHOLE) for _ in range(4)]
+    for number, spec in enumerate(specs):
+        add(scheduler, replace(spec.request(number, scheduler.pattern), client="drafting"))
+    other = Spec(PROMPTS[0], LENGTH, "autoregressive", WHOLE).request(4, scheduler.pattern)
+    add(scheduler, replace(other, client="other"))
+    plan = scheduler.plan()
+    assert plan is not None
+    assert sum(row.drafter for row in plan.rows) == together
 
 
 def test_pages_are_whole_blocks_of_the_drafter() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from asynclane.scheduler.contract import StepPlan, StepResult
+from asynclane.scheduler.contract import GREEDY, Row, StepPlan, StepResult
 from asynclane.server.engine.device import Device, DeviceThread, Watchdog
 
 from ...support.fakes import Panic
@@ -86,6 +86,19 @@ async def test_the_end_of_a_step_is_not_looked_for_long_before_it() -> None:
     device.worker.shutdown()
     assert RESULT.device_s / 2 < slept[1] < 10
     assert slept[0] < slept[1]
+
+
+async def test_the_end_of_a_draft_is_not_awaited_as_long_as_that_of_a_check_with_as_many_positions() -> None:
+    """The two networks take turns, and one may be far slower."""
+    row = Row(0, 0, 32, 32, (), GREEDY, 0)
+    check, draft = StepPlan((), (row,)), StepPlan((), (row._replace(drafter=True),))
+    threads: list[str] = []
+    device, watchdog = Device(DeviceThread(), lambda plan: Step(0, threads)), Watchdog(lambda limit_s: None)
+    await device.collect(check, device.launch(check, watchdog))
+    begun = time.perf_counter()
+    await device.collect(draft, device.launch(draft, watchdog))
+    device.worker.shutdown()
+    assert time.perf_counter() - begun < RESULT.device_s / 2
 
 
 async def test_what_goes_wrong_at_the_start_of_a_step_is_raised_at_its_end() -> None:

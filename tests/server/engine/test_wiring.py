@@ -25,6 +25,7 @@ from asynclane.server.cli import main as cli
 from asynclane.server.engine.wiring import build_parts, warn_of_missing_boundaries
 from asynclane.server.settings import Settings
 
+from ...support.causal import write_causal
 from ...support.checkpoints import write_checkpoint
 from ...support.published import write_json, write_llada, write_qwen_tokenizer
 
@@ -490,6 +491,25 @@ def test_prompts_of_a_block_causal_model_are_paced_by_the_time_of_positions_and_
     assert paced.budget is not None
     assert paced.budget.cost.pair_s == pytest.approx(1e-10)
     assert (fixed.pacing, fixed.limits.prefill_tokens) == (None, 512)
+
+
+def test_a_drafter_is_timed_as_well_and_counts_in_the_time_that_a_step_may_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of the served network takes 1 ms a position, one of the drafter 50."""
+
+    def step_seconds(runner: Runner, tokens: int, keys: int = 0) -> float:
+        return tokens * (0.05 if runner._network.config.block_size == 16 else 0.001)
+
+    monkeypatch.setattr(Runner, "step_seconds", step_seconds)
+    write_causal(tmp_path / "served")
+    parts = build_parts(Settings(model=str(tmp_path / "served"), drafter="tiny-sdar", max_step_tokens=1000, threads=1))
+    parts.close()
+    device, budget = parts.engine._device, parts.engine._scheduler.budget
+    device.worker.shutdown()
+    assert budget is not None
+    assert [budget.cost(100), budget.cost(100, 100), budget.cost(100, 60)] == pytest.approx([0.1, 5.0, 3.04])
+    assert device.step_timeout_s == pytest.approx(10 * (999 * 0.05 + 0.001))
 
 
 @pytest.mark.parametrize("compat", ["vllm", "none"])
