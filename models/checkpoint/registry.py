@@ -279,11 +279,11 @@ def load_runner(
     end_ids: Collection[int],
     report: Report = lambda what, done, total: None,
     meeting: Meeting | None = None,
-    vocabulary: int | None = None,
+    never: Collection[int] = (),
 ) -> Loaded:
     """Checks everything, then loads the weights, takes the memory and captures the graphs; `end_ids` end an answer.
     `report` hears what is done, how much of it, of how much. With a `meeting` this process is one rank of those that
-    share the network. Ids from `vocabulary` on are never proposed. Raises `ModelError`."""
+    share the network. Ids in `never` are not proposed, nor is the mask. Raises `ModelError`."""
     rank = WHOLE if meeting is None else meeting.rank
     device = _device(hardware.device)
     if device.type == "cuda" and rank.size > 1:
@@ -336,9 +336,8 @@ def load_runner(
 
     def runner(pages: int) -> Runner:
         cache = KvPages(config, pages, memory.page_size, memory.slots, numerics, device)
-        banned = [config.mask_id] if config.canvas is None else []  # a canvas of random tokens has no masks
-        banned += range(config.vocab_size if vocabulary is None else vocabulary, config.vocab_size)
-        return Runner(network, cache, memory.slots, banned, sorted(end_ids))
+        masks = {config.mask_id} if config.canvas is None else set[int]()  # a canvas of random tokens has none
+        return Runner(network, cache, memory.slots, sorted(masks.union(never)), sorted(end_ids))
 
     def workspace() -> int:
         """Memory that a runner takes besides its pages: of the largest step, with graphs and without, and the graphs

@@ -34,6 +34,11 @@ class Ids(NamedTuple):
         read = np.where(tokens < self.drafter_vocab_size, tokens, self.drafter_mask_id)
         return np.where(tokens == self.mask_id, self.drafter_mask_id, read).astype(np.int32)
 
+    def from_drafter(self, result: StepResult) -> StepResult:
+        """A result of the drafter, with the plan's id where its canvas is open."""
+        tokens = np.where(result.tokens == self.drafter_mask_id, self.mask_id, result.tokens).astype(np.int32)
+        return replace(result, tokens=tokens)
+
 
 class Pair:
     """An `Executor` of two networks. A slot is a canvas of each, a page has keys and values of each."""
@@ -52,13 +57,13 @@ class Pair:
         placements = tuple([replace(one, prompt=self._ids.for_drafter(one.prompt)) for one in plan.placements])
         own, draft = StepPlan(plan.placements, rows), StepPlan(placements, drafts)
         if not self._on_gpu:
-            return lambda: _joined(plan, self._served.launch(own)(), self._drafter.launch(draft)())
+            return lambda: _joined(plan, self._served.launch(own)(), self._drafter.launch(draft)(), self._ids)
         served, errors = self._served.launch(own), list[Exception]()
         drafter = _tried(partial(self._drafter.launch, draft), errors)
         if drafter is None:
             _tried(served, errors)  # nobody else would wait for it, and a later launch would write over its numbers
             raise _gravest(errors)
-        return PairUnderWay(plan, served, drafter)
+        return PairUnderWay(plan, served, drafter, self._ids)
 
     def _for_drafter(self, row: Row) -> Row:
         if row.host_tokens is None:
@@ -73,6 +78,7 @@ class PairUnderWay:
     plan: StepPlan
     served: Waiter
     drafter: Waiter
+    ids: Ids
 
     def done(self) -> bool:
         """True if both results are there, or cannot be."""
@@ -85,7 +91,7 @@ class PairUnderWay:
         served, drafter = _tried(self.served, errors), _tried(self.drafter, errors)
         if served is None or drafter is None:
             raise _gravest(errors)
-        return _joined(self.plan, served, drafter)
+        return _joined(self.plan, served, drafter, self.ids)
 
 
 def _tried(call: Callable[[], T], errors: list[Exception]) -> T | None:
@@ -102,10 +108,11 @@ def _gravest(errors: list[Exception]) -> Exception:
     return next((error for error in errors if isinstance(error, DeviceLost)), errors[0])
 
 
-def _joined(plan: StepPlan, served: StepResult, drafter: StepResult) -> StepResult:
+def _joined(plan: StepPlan, served: StepResult, drafter: StepResult, ids: Ids) -> StepResult:
     """The result of a plan, of those of its parts."""
     if not any(row.drafter for row in plan.rows):
         return served
+    drafter = ids.from_drafter(drafter)
     sizes = [sum([span.end - span.start for span in row.spans]) for row in plan.rows]
     drafted: Bools = np.repeat([row.drafter for row in plan.rows], sizes)
     spread = partial(_spread, drafted)

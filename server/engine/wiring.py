@@ -305,7 +305,9 @@ def _drafter_runner(
     memory, hardware, report = how
     config = replace(drafter.config, max_model_len=served.max_model_len)
     arguments = drafter.directory, config, memory, hardware, drafter.text.end_ids, report
-    second = worker.submit(partial(load_runner, *arguments, vocabulary=served.vocab_size)).result()
+    # The served network cannot read ids beyond its own, and its mask stands for positions that nothing was drafted for.
+    never = [token for token in range(config.vocab_size) if token >= served.vocab_size or token == served.mask_id]
+    second = worker.submit(partial(load_runner, *arguments, never=never)).result()
     logging.getLogger(__name__).info("drafter: %s; %s", second.summary, second.footprint)
     return second.runner
 

@@ -29,7 +29,7 @@ from asynclane.scheduler import (
     StepCost,
     resolve,
 )
-from asynclane.scheduler.contract import GREEDY, Ints, Placement, Row, StepPlan, StepResult
+from asynclane.scheduler.contract import GREEDY, DeviceCommitRule, Ints, Placement, Row, Span, StepPlan, StepResult
 from asynclane.scheduler.step_cost import StepSize
 
 from ..support.cases import SMALL, network
@@ -335,6 +335,22 @@ def test_an_end_token_in_a_draft_ends_the_answer() -> None:
 def test_ids_that_a_drafter_does_not_have_are_masks_for_it() -> None:
     ids = Ids(mask_id=9, drafter_mask_id=2, drafter_vocab_size=7)
     assert ids.for_drafter(np.array([1, 9, 6, 7, 2], np.int32)).tolist() == [1, 2, 6, 2, 2]
+
+
+def test_open_positions_of_a_drafters_canvas_have_the_id_of_open_positions() -> None:
+    """Its own mask may be a token of the served network."""
+
+    class Masked:
+        def launch(self, plan: StepPlan) -> Waiter:
+            tokens = np.array([2, 4] if plan.rows else [], np.int32)
+            return lambda: StepResult(tokens, tokens + 1, np.ones(len(tokens)), 0.0)
+
+    pair = Pair(Masked(), Masked(), Ids(mask_id=9, drafter_mask_id=2, drafter_vocab_size=7))
+    span = Span(0, 2, DeviceCommitRule(0, 1.0))
+    row = Row(0, 0, 2, 2, (span,), GREEDY, 0, host_tokens=np.array([9, 4], np.int32))
+    result = pair.execute(StepPlan((), (row._replace(slot=1), row._replace(drafter=True))))
+    assert result.tokens.tolist() == [2, 4, 9, 4]
+    assert result.proposals.tolist() == [3, 5, 3, 5]
 
 
 @pytest.mark.parametrize(

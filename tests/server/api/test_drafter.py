@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
+from asynclane.models.checkpoint.registry import EMBEDDED
+from asynclane.models.exec import pair
+from asynclane.scheduler import StepPlan, StepResult
 from asynclane.server.app import build_service
 from asynclane.server.cli import main as cli
 from asynclane.server.settings import Settings, SettingsError
 from asynclane.server.text.tokenizer import Tokenizer
 
 from ...support.causal import greedy, write_causal
-from ...support.checkpoints import write_checkpoint
+from ...support.checkpoints import SINGLE, write_checkpoint
 from ...support.http import error_of
 
 PROMPT = list(range(100, 164))
@@ -72,6 +78,61 @@ async def test_answers_are_those_of_the_model_alone_streamed_and_shared(
 async def test_greedy_text_is_that_of_transformers(http: httpx.AsyncClient, checkpoint: tuple[Path, Any]) -> None:
     want = Tokenizer(checkpoint[0]).backend.decode(greedy(checkpoint[1], PROMPT, 16))
     assert (await complete(http, ignore_eos=True))["choices"][0]["text"] == want
+
+
+async def test_tokens_that_only_the_drafter_has_are_never_drafted_nor_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The drafter has 108 ids more, and likes these, its own mask and the id of the model's open positions best."""
+    size = 1300
+    write_causal(tmp_path / "served", vocab_size=size)
+    keep_tokens(tmp_path / "served", size - 1)
+    shutil.copytree(EMBEDDED / "tiny-sdar", tmp_path / "drafter")
+    weights = load_file(tmp_path / "drafter" / SINGLE)
+    liked = [5, *range(size - 1, 1408)]
+    (head,) = [weight for name, weight in weights.items() if "embed_tokens" in name]
+    noise = torch.randn(len(liked), head.shape[1], generator=torch.Generator().manual_seed(0))
+    head[liked] = 3 * noise.to(head.dtype)
+    save_file(weights, tmp_path / "drafter" / SINGLE)
+    drafts, join = list[int](), pair._joined
+
+    def joined(plan: StepPlan, served: StepResult, drafter: StepResult, ids: pair.Ids) -> StepResult:
+        drafts.extend(drafter.proposals.tolist())
+        return join(plan, served, drafter, ids)
+
+    monkeypatch.setattr(pair, "_joined", joined)
+    settings = Settings(model=str(tmp_path / "served"), drafter=str(tmp_path / "drafter"), device="cpu")
+    app = build_service(settings).app
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+    async with app.router.lifespan_context(app), client as http:
+        for temperature in (0.0, 1.0):
+            fields = {
+                "model": "served",
+                "prompt": [*PROMPT, 5, 4],
+                "temperature": temperature,
+                "seed": 3,
+                "logprobs": 2,
+            }
+            drafted, plain = [await complete(http, **fields, **more) for more in ({}, {"decoder": "autoregressive"})]
+            for choice in (*drafted["choices"], *plain["choices"]):
+                del choice["logprobs"]["steps"]
+            assert drafted["choices"] == plain["choices"]
+    assert len(drafts) > 100
+    assert max(drafts) < size - 1
+    assert 5 not in drafts
+
+
+def keep_tokens(directory: Path, count: int) -> None:
+    """Leave the first tokens of a tokenizer, and none of them as its mask."""
+    described = json.loads((directory / "tokenizer.json").read_text())
+    model = described["model"]
+    model["vocab"] = {spelt: token for spelt, token in model["vocab"].items() if token < count}
+    model["merges"] = [parts for parts in model["merges"] if "".join(parts) in model["vocab"]]
+    (directory / "tokenizer.json").write_text(json.dumps(described))
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        named = json.loads((directory / name).read_text())
+        del named["mask_token"]
+        (directory / name).write_text(json.dumps(named))
 
 
 async def test_what_deer_cannot_do_is_refused_by_name(http: httpx.AsyncClient) -> None:
