@@ -67,17 +67,23 @@ class _Section:
         return next((self.raw[key] for key in keys if self.raw.get(key) is not None), default)
 
     def only(self, key: str, *values: object, default: object = None, also: str | None = None) -> Any:
-        """The value of a key, or of `also`, its other name. Raises `ValueError` unless it is one of these."""
-        found = self.get(*filter(None, (key, also)), default=default)
-        if found not in values or isinstance(found, bool) is not isinstance(values[values.index(found)], bool):
+        """The value of a key, or of `also`, its other name; the `default` of one that is missing. Raises `ValueError`
+        unless it is one of these, and of the same kind: 4.0 is not 4, and null is a value."""
+        key = self._named(key, also)
+        found = self.raw.get(key, default)
+        if not any(type(found) is type(value) and found == value for value in values):
             allowed = " or ".join(repr(value) for value in values)
             raise self.refusal(key, found, f"only {allowed}")
         return found
 
+    def has(self, key: str) -> bool:
+        """False if there is nothing in a key, which tools write as null or as an empty object."""
+        return self.raw.get(key) not in (None, {})
+
     def absent(self, *keys: str) -> None:
         """Raises `ValueError` if one of these changes the numbers."""
         for key in keys:
-            if self.raw.get(key):
+            if self.has(key):
                 raise self.refusal(key, self.raw[key], "only none")
 
     def section(self, key: str) -> _Section:
@@ -94,11 +100,16 @@ class _Section:
                 raise self.refusal(keys[0], name, f"only regular expressions after re:, and it is {error}") from None
         return tuple(found)
 
-    def group(self, *keys: str) -> int:
-        found = self.get(*keys)
+    def group(self, key: str, also: str | None = None) -> int:
+        key = self._named(key, also)
+        found = self.raw.get(key)
         if type(found) is not int or not (found > 0 or found == -1):
-            raise self.refusal(keys[0], found, "only a positive number, or -1")
+            raise self.refusal(key, found, "only a positive whole number, or -1")
         return found
+
+    def _named(self, key: str, also: str | None) -> str:
+        """The name that a key has here, of two."""
+        return key if also is None or key in self.raw or also not in self.raw else also
 
     def refusal(self, key: str, value: object, allowed: str) -> ValueError:
         return ValueError(f"{self.where}.{key} = {_short(value)} is not supported, {allowed}")
@@ -184,13 +195,13 @@ def _compressed(said: _Section) -> Quantization:
     kind = said.only("format", "float-quantized", "naive-quantized", "pack-quantized")
     said.only("quantization_status", "compressed", "frozen", default="compressed")
     said.absent("transform_config")
-    if said.get("sparsity_config"):
+    if said.has("sparsity_config"):
         said.section("sparsity_config").only("format", "dense", default="dense")
     groups = said.section("config_groups")
     if len(groups.raw) != 1:
         raise said.refusal("config_groups", sorted(groups.raw), "only one group")
     group = groups.section(next(iter(groups.raw)))
-    group.only("format", kind, default=kind)
+    group.only("format", kind, None)
     group.absent("output_activations")
     left = said.names("ignore")
     return Quantization("compressed-tensors", (_packed if kind == "pack-quantized" else _float)(group), left)
@@ -202,7 +213,7 @@ def _float(group: _Section) -> Layout:
     weights.only("num_bits", 8)
     weights.only("symmetric", True, default=True)
     weights.only("dynamic", False, default=False)
-    if group.get("input_activations"):
+    if group.has("input_activations"):
         inputs = group.section("input_activations")
         inputs.only("type", "float", default="float")
         inputs.only("num_bits", 8)
@@ -220,7 +231,7 @@ def _packed(group: _Section) -> Layout:
     group.absent("input_activations")
     strategy = weights.only("strategy", "group", "channel")
     size = weights.group("group_size") if strategy == "group" else -1
-    act_order = weights.only("actorder", False, True, "group", "weight", "static", default=False) in (True, "group")
+    act_order = weights.only("actorder", None, False, True, "group", "weight", "static") in (True, "group")
     return PackedLayout(size, act_order, bool(weights.only("symmetric", True, False, default=True)))
 
 
@@ -234,7 +245,7 @@ def _modelopt(said: _Section) -> Quantization:
 def _awq(said: _Section) -> Quantization:
     said.only("bits", 4, also="w_bit")
     said.only("zero_point", True, default=True)
-    version = said.get("version", default="gemm")
+    version = said.raw.get("version", "gemm")
     if not isinstance(version, str) or version.lower() != "gemm":
         raise said.refusal("version", version, "only 'gemm'")
     return Quantization(

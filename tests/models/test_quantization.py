@@ -3,8 +3,10 @@ rank; what cannot be read is refused with one line that names the key."""
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -265,7 +267,7 @@ PACKED = {"strategy": "group", "group_size": 32}
         ({**quantized.compressed("pack-quantized", **PACKED), "transform_config": {"a": 1}}, "transform_config = {"),
         ({**AWQ, "bits": 8}, "quantization_config.bits = 8 is not supported, only 4"),
         ({**AWQ, "bits": True}, "quantization_config.bits = True"),
-        ({**AWQ, "group_size": 0}, "group_size = 0 is not supported, only a positive number, or -1"),
+        ({**AWQ, "group_size": 0}, "group_size = 0 is not supported, only a positive whole number, or -1"),
         ({**AWQ, "version": "gemv"}, "version = 'gemv' is not supported, only 'gemm'"),
         ({**AWQ, "zero_point": False}, "zero_point = False"),
         ({**GPTQ, "checkpoint_format": "marlin"}, "checkpoint_format = 'marlin'"),
@@ -282,6 +284,67 @@ def test_a_method_that_cannot_be_read_is_refused_with_its_key(tmp_path: Path, sa
     with pytest.raises(ModelError, match=message) as raised:
         read_config(tmp_path)
     assert "\n" not in str(raised.value)
+
+
+FLOAT, INT4 = quantized.compressed("float-quantized", **CHANNEL), quantized.compressed("pack-quantized", **PACKED)
+BLOCKS = quantized.compressed("float-quantized", strategy="block", block_structure=[128, 128])
+WEIGHTS, INPUTS = (("config_groups", "group_0", part) for part in ("weights", "input_activations"))
+NUMBERS = [
+    *((AWQ, (key,)) for key in ("bits", "group_size")),
+    *(({"quant_method": "awq", "w_bit": 4, "q_group_size": 32}, (key,)) for key in ("w_bit", "q_group_size")),
+    *((GPTQ, (key,)) for key in ("bits", "group_size")),
+    *((FLOAT, (*part, "num_bits")) for part in (WEIGHTS, INPUTS)),
+    *((INT4, (*WEIGHTS, key)) for key in ("num_bits", "group_size")),
+]
+FLAGS = [
+    (AWQ, ("zero_point",)),
+    *((GPTQ, (key,)) for key in ("sym", "desc_act")),
+    *((FLOAT, (*WEIGHTS, key)) for key in ("symmetric", "dynamic")),
+    *((INT4, (*WEIGHTS, key)) for key in ("symmetric", "dynamic")),
+]
+SIZES = [({**FP8, "weight_block_size": [128, 128]}, ("weight_block_size",)), (BLOCKS, (*WEIGHTS, "block_structure"))]
+WORDS = [
+    *((FP8, (key,)) for key in ("activation_scheme", "fmt")),
+    (AWQ, ("version",)),
+    *((GPTQ, (key,)) for key in ("checkpoint_format", "pack_dtype")),
+    *((FLOAT, path) for path in (("format",), ("quantization_status",), (*WEIGHTS, "strategy"), (*INPUTS, "type"))),
+]
+NOTHING = [
+    *((FLOAT, (key,)) for key in ("transform_config", "sparsity_config")),
+    *((FLOAT, ("config_groups", "group_0", key)) for key in ("output_activations", "input_activations")),
+    (INT4, INPUTS),
+]
+OF_ANOTHER_KIND = [
+    *((*key, value) for key in NUMBERS for value in (None, True, 4.0, 8.0, 32.0, "4", [4])),
+    *((*key, value) for key in FLAGS for value in (None, 0, 1, 0.0, 1.0, "true", [])),
+    *((*key, value) for key in SIZES for value in (128, [128.0, 128], [True, 128], [None, 128], ["128", 128])),
+    *((*key, value) for key in WORDS for value in (None, True, 0, 1.0, [])),
+    *((*key, value) for key in NOTHING for value in (False, 0, "", True)),
+]
+
+
+@pytest.mark.parametrize(
+    ("said", "path", "value"),
+    OF_ANOTHER_KIND,
+    ids=[f"{said['quant_method']}-{'.'.join(path)}-{value!r}" for said, path, value in OF_ANOTHER_KIND],
+)
+def test_a_value_of_another_kind_is_refused_in_one_line_with_its_key(
+    tmp_path: Path, said: dict[str, Any], path: tuple[str, ...], value: object
+) -> None:
+    """Nothing is taken for a number or a flag that is none: not 4.0 for 4, not null for false."""
+    edit(write_checkpoint(tmp_path, "DreamModel"), quantization_config=said)
+    assert read_config(tmp_path).quantization is not None
+    changed = copy.deepcopy(said)
+    part = changed
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = value
+    edit(tmp_path, quantization_config=changed)
+    with pytest.raises(ModelError) as raised:
+        read_config(tmp_path)
+    (line,) = str(raised.value).splitlines()
+    named = re.escape(f"quantization_config.{'.'.join(path)}")
+    assert re.search(f"{named} (= {re.escape(repr(value))} is not supported, only |is .*, not an object)", line), line
 
 
 @pytest.mark.parametrize(
