@@ -1,17 +1,18 @@
 """FOCUS: within a block later layers compute the few open positions that are likeliest to commit, and what just did.
 
 The first step of a block computes all of it, and the block before once more, whose keys are then exact, as with
-`compact`. Any other step computes the block in the first two layers alone. The layers after these go on with the tokens
-that committed in the last step, and with `focus_alpha` times as many open positions as the request has committed tokens
-a step, on average, rounded up: those for which the attention of the open positions rises most from the first layer to
-the second. All others keep the keys and values that they have in later layers, and cannot commit.
+`compact`. Any other step computes the block in the first layer, and its keys and values in the second. The attention of
+the second layer, and all that follows, goes on with the tokens that committed in the last step, and with `focus_alpha`
+times as many open positions as the request has committed tokens a step, on average, rounded up: those for which the
+attention of the open positions rises most from the first layer to the second. All others keep the keys and values that
+they have in later layers, and cannot commit.
 
 Source: arXiv 2601.23278; sands-lab/FOCUS. Here the number of positions is decided before the step, so that no size
 depends on what the device finds. The authors also keep the left neighbour of a kept position, every position whose rise
 is a standard deviation above the mean if these are enough, and all that no step has computed up to the rightmost kept
 one; as a block is computed whole at first here, there are none of the last kind. Their average begins anew with each
-block, their first two layers leave out settled tokens, too, and of a full block they compute the rest alone, so that
-its keys are of several steps.
+block, they leave settled tokens out of all layers, the first two as well, and of a full block they compute the rest
+alone, so that its keys are of several steps.
 """
 
 from __future__ import annotations
