@@ -23,13 +23,12 @@ from ..kernels.logits import soft_cap, temper
 from .checkpoint.canvas import CanvasNetwork, Heads
 from .checkpoint.config import ModelConfig
 from .exec.group import Group
-from .exec.pack import Batch
+from .exec.pack import CONDITIONED, TEXT, Batch
 from .kv_cache import KvPages
 from .network import Block, Mlp, Sandwich, Transformer, Unfinished, Weights
 from .numerics import Numerics
 
 SOFT_ROWS = 512  # positions whose probabilities are in memory at once
-CONDITIONED = 2  # kind of a token, as `pack.Denoised` counts them
 
 
 class Gemma(Transformer):
@@ -121,7 +120,7 @@ class Gemma(Transformer):
         soft = torch.where((denoised.kinds == CONDITIONED)[:, None], soft, 0.0)
         signal = self._mlp(rms_norm(soft, conditioning.norm, config.norm_eps), conditioning.mlp)
         conditioned = rms_norm(plain + signal, self._ones, config.norm_eps)
-        return torch.where((denoised.kinds > 0)[:, None], conditioned, plain)
+        return torch.where((denoised.kinds != TEXT)[:, None], conditioned, plain)
 
     def _rest_of_layer(
         self, x: Tensor, residual: Tensor, block: Block, kinds: Tensor | None, next_norm: Tensor

@@ -24,6 +24,7 @@ from ...scheduler.contract import (
     WIDE_RANKS,
     Bias,
     Columns,
+    Denoising,
     Ints,
     Row,
     Sampling,
@@ -50,6 +51,7 @@ LOGIT_ROWS = (
 UNCHANGED = -1  # host token of a position whose canvas keeps its token
 DRAW_WORDS = 7  # numbers that say how a position is drawn
 STOPS, GOES_ON, CANDIDATE, UNREAD = range(4)  # what a selection does to a token; unread ones go on, unpredicted
+TEXT, CANVAS, CONDITIONED = range(3)  # what a token belongs to; the last step conditions all but a canvas's first one
 # By section of tiles, that of the rows which it cuts.
 TILED = {
     "tiles": "row_starts",
@@ -301,7 +303,7 @@ class Measures(NamedTuple):
 class Denoised(NamedTuple):
     """The rows of a batch that are canvases of random tokens."""
 
-    kinds: Tensor  # [T] int32: 0 for tokens of text, 1 for those of a canvas, 2 if the last step conditions it
+    kinds: Tensor  # [T] int32: TEXT, CANVAS, or CONDITIONED
     canvas_starts: Tensor  # [R] int32: the position of a canvas, below 0 for a row of text
     temperatures: Tensor  # [N] float32: 0 for projected positions of text
 
@@ -526,7 +528,7 @@ def _pack_row(words: np.ndarray, row: Row, shape: Shape, shift: int) -> bool:
     if tokens is not None:
         words[at["host_tokens"] : at["host_tokens"] + size] = tokens
     if denoising is not None:
-        words[at["canvas_kinds"] : at["canvas_kinds"] + size] = 1 if denoising.first else 2
+        words[at["canvas_kinds"] : at["canvas_kinds"] + size] = _canvas_kind(denoising)
         words[at["canvas_starts"] : at["canvas_starts"] + shape.rows] = start
         floats[at["canvas_temperatures"] : at["canvas_temperatures"] + count] = denoising.temperature
     if inputs.drawn:
@@ -751,13 +753,19 @@ def _reordered(columns: Columns, parts: Words) -> Words:
 
 def _denoised_words(columns: Columns, row_sizes: np.ndarray, projected: np.ndarray) -> Words:
     """Sections of rows with so many positions, and so many of them `projected`."""
-    kinds = [0 if one is None else 1 if one.first else 2 for one in columns.denoising]
+    kinds = [_canvas_kind(one) for one in columns.denoising]
     temperatures = [0.0 if one is None else one.temperature for one in columns.denoising]
     return {
         "canvas_kinds": np.repeat(np.array(kinds, np.int32), row_sizes),
-        "canvas_starts": np.where(np.array(kinds) > 0, columns.starts, NOWHERE),
+        "canvas_starts": np.where(np.array(kinds) != TEXT, columns.starts, NOWHERE),
         "canvas_temperatures": np.repeat(_float_words(temperatures), projected),
     }
+
+
+def _canvas_kind(denoising: Denoising | None) -> int:
+    if denoising is None:
+        return TEXT
+    return CANVAS if denoising.first else CONDITIONED
 
 
 def _selection_words(columns: Columns, row_starts: Ints, span_sizes: Ints, ruled: np.ndarray) -> Words:
