@@ -369,8 +369,8 @@ class Scheduler:
         for planned in (*in_flight, *ready):
             tokens[planned.sequence.request.client] += planned.tokens
         ((greedy, _),) = tokens.most_common(1)
-        others = size_of(one for one in (*in_flight, *ready) if one.sequence.request.client != greedy)
-        used = size_of(one for one in in_flight if one.sequence.request.client == greedy)
+        others = size_of([one for one in (*in_flight, *ready) if one.sequence.request.client != greedy])
+        used = size_of([one for one in in_flight if one.sequence.request.client == greedy])
         fair = []
         for planned in ready:
             if planned.sequence.request.client == greedy:

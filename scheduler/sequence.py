@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -61,10 +61,9 @@ class PlannedRequest(NamedTuple):
         return StepSize(self.tokens, self.drafted).plus(self.sequence.prompt_position, -self.prompt_tokens)
 
 
-def size_of(requests: Iterable[PlannedRequest]) -> StepSize:
+def size_of(requests: list[PlannedRequest]) -> StepSize:
     """The positions of all `requests` together."""
-    pairs = [(planned.tokens, planned.drafted) for planned in requests]
-    return StepSize(sum([tokens for tokens, _ in pairs]), sum([drafted for _, drafted in pairs]))
+    return StepSize(sum([planned.tokens for planned in requests]), sum([planned.drafted for planned in requests]))
 
 
 class Sequence:
