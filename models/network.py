@@ -25,8 +25,8 @@ from .checkpoint.families import Source, layer_sources, top_sources
 from .checkpoint.split import WHOLE, Rank
 from .checkpoint.weights import TensorPlace
 from .exec.group import Group
-from .exec.pack import NOWHERE, Batch
-from .exec.selection import Selected, select
+from .exec.pack import Batch
+from .exec.selection import Predicted, Selected, predicted, select
 from .kv_cache import KvPages
 from .numerics import Numerics
 
@@ -209,9 +209,17 @@ def _block(weights: dict[str, Any], config: ModelConfig) -> Block:
 class Unfinished:
     """A step in the last block, whose keys and values are written."""
 
-    queries: Tensor  # [T, H, D]
+    queries: Tensor  # [T, H, D]; with a selection of the tokens that went on
     residual: Tensor  # [T, dim]
-    selected: Selected | None = None  # T are the tokens that a selection has left; None: all
+    selected: Selected | None = None
+
+    def predicted(self, batch: Batch) -> Predicted | None:
+        """What is predicted of the step's batch, if a selection leaves out some of it."""
+        if batch.predicting is None:
+            return None
+        if self.selected is None:
+            raise ValueError("the batch's body had no selection")
+        return predicted(batch, batch.predicting, self.selected)
 
 
 class Transformer:
@@ -225,16 +233,12 @@ class Transformer:
         self.group = group
         self._cos, self._sin = _rotations(config, weights.embedding.device)
 
-    def hidden(self, canvases: Tensor, batch: Batch, pages: KvPages) -> Tensor:
-        """canvases [slots, length] int64 -> hidden states [N, dim] of the projected positions, after the final norm.
-
-        Writes keys and values of all T tokens. After those of the last block only projected positions matter, so the
-        rest of that block is computed for them alone.
-        """
-        return self.conclude(self.begin(canvases, batch, pages), batch, pages)
-
     def begin(self, canvases: Tensor, batch: Batch, pages: KvPages) -> Unfinished:
-        """All that does not depend on the projected positions: up to the keys and values of the last block."""
+        """All that does not depend on the projected positions: up to the keys and values of the last block.
+
+        canvases [slots, length] int64. Writes keys and values of all T tokens, with a selection in the first two layers
+        alone. After those of the last block only projected positions matter, so `conclude` computes the rest for them.
+        """
         config = self.config
         positions = batch.positions.clamp_min(0)  # of padding, too
         stored = positions if batch.stored is None else batch.stored
@@ -244,24 +248,24 @@ class Transformer:
         table = pages.table[batch.row_slots]
         blocks, fixed = self.weights.blocks, self.numerics.fixed
         row_starts, attention = batch.row_starts, batch.attention
-        selecting, selected, gains = batch.selecting, None, None
+        selecting, going, gains = batch.selecting, None, None
         residual = embed(canvases, batch.slots, positions, self.weights.embedding)
         x = rms_norm(residual, blocks[0].attn_norm, config.norm_eps)
         for index, block in enumerate(blocks):
             keys, values = pages.keys[index], pages.values[index]
             queries = linear_rope_write_kv(x, block.qkv, cos, sin, keys, values, places, block.qk_norm, fixed)
-            if selecting is not None and selected is None:
+            if selecting is not None and going is None:
                 own = selecting.candidates, selecting.candidate_starts, config.block_size
                 found = importance(queries, keys, places, *own)
                 if gains is None:
                     gains = -found
                 else:  # the second layer's keys are written: from here on some tokens are left out
-                    selected = select(batch, selecting, gains + found)
-                    queries, residual, cos, sin, stored = map(selected.of, (queries, residual, cos, sin, stored))
-                    places = torch.where(selected.real, selected.of(places), NOWHERE)
+                    going = select(selecting, gains + found)
+                    queries, residual, cos, sin, stored = map(going.of, (queries, residual, cos, sin, stored))
+                    places = going.places(places)
                     row_starts, attention = selecting.row_starts, selecting.attention
             if index + 1 == config.layers:
-                return Unfinished(queries, residual, selected)
+                return Unfinished(queries, residual, None if going is None else going.selected)
             x = paged_attention(
                 queries, keys, values, table, row_starts, batch.visible, config.block_size, stored,
                 batch.mask_offsets, attention, batch.causal_offsets,
@@ -273,8 +277,6 @@ class Transformer:
     def conclude(self, unfinished: Unfinished, batch: Batch, pages: KvPages) -> Tensor:
         """The rest of the last block at the projected positions, and the final norm: hidden states [N, dim]."""
         config, block = self.config, self.weights.blocks[-1]
-        if unfinished.selected is not None:
-            batch = unfinished.selected.batch
         queries, residual = unfinished.queries[batch.projected], unfinished.residual[batch.projected]
         if not len(queries):  # the plan needs keys and values alone
             return residual

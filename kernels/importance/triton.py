@@ -1,6 +1,7 @@
-"""Importance in one launch and a sum: a program takes the candidates of one row and one head.
+"""Importance in two launches: a program takes the candidates of one row and one head, then one adds up the heads.
 
-Scores of three neighbouring keys are three products, with the keys moved by one place: columns cannot be shifted.
+Scores of three neighbouring keys are three products, with the keys moved by one place: columns cannot be shifted. Heads
+are added up in an order that does not depend on the number of candidates, as that of torch's sum may.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ..common.types import PagedHeads, paged_parts
 from .reference import WIDTH
 
 LEAST = 16  # rows and columns of a product
+ADDED = 32  # candidates of a program that adds up heads
 NEIGHBOURS = tl.constexpr(WIDTH)
 
 
@@ -29,13 +31,17 @@ def importance(
     expect_each(("C",), torch.int64, candidates=candidates)
     expect("starts", starts, ("R + 1",), (torch.int32,))
     parts = queries.new_zeros((len(candidates), heads), dtype=torch.float32)
+    found = parts.new_empty(len(candidates))
     _importance[(len(starts) - 1, heads)](
         queries, numbers, scales, places, candidates, starts, parts, head_dim**-0.5,
         HEADS=heads, KV_HEADS=keys.shape[2], DIM=head_dim, PAGE=keys.shape[1],
         BLOCK=max(LEAST, triton.next_power_of_2(most)), FP8=scales is not None,
         PRECISION="ieee" if queries.dtype == torch.float32 else "tf32",
     )  # fmt: skip
-    return parts.sum(1)
+    _total[(triton.cdiv(len(candidates), ADDED),)](
+        parts, found, len(candidates), HEADS=heads, COLUMNS=triton.next_power_of_2(heads), BLOCK=ADDED
+    )
+    return found
 
 
 @triton.jit
@@ -74,3 +80,13 @@ def _importance(
     shares = weights / tl.sum(weights, axis=1)[:, None]
     total = tl.sum(tl.where(inside[:, None], shares, 0.0), axis=0)
     tl.store(parts_ptr + (start + at) * HEADS + head, total, mask=inside)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _total(parts_ptr, found_ptr, count, HEADS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
+    """The sum of each line of parts_ptr [count, HEADS]."""
+    at, head = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, COLUMNS)
+    inside = at < count
+    there = inside[:, None] & (head < HEADS)[None, :]
+    parts = tl.load(parts_ptr + at[:, None] * HEADS + head[None, :], mask=there, other=0.0)
+    tl.store(found_ptr + at, tl.sum(parts, axis=1), mask=inside)

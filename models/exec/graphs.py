@@ -1,8 +1,9 @@
-"""Launches steps on a GPU as CUDA graphs, which are captured at start: a replay costs one launch instead of hundreds.
+"""Launches steps on a GPU as CUDA graphs, most of them captured at start: a replay costs one launch, not hundreds.
 
 A step is the graph of its body, then that of its tail (`shapes`). Both read one static buffer, into which a plan is
 copied, and the body leaves in static memory what the tail goes on with. A part whose shape is not in the set runs the
-same kernels without a graph. Graphs share one memory pool, since one runs at a time.
+same kernels without a graph. Steps with a selection have too many shapes for the start, of which few come: a shape
+that comes again is captured then. Graphs share one memory pool, since one runs at a time.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from ...scheduler.contract import MOST_RANKS, StepPlan
 from ..network import Unfinished
 from .forms import Forms
 from .pack import Batch, Shape, pack_nothing, unpack
+from .selection import Selected
 from .shapes import MOST_PADDINGS, Fit, Padding, PaddingKey, ShapeSet
 
 IN_FLIGHT = 2  # steps that may be launched before the first is collected
 DEVICE = torch.device("cuda")
 MOST_LINES = 4 + 1 + 1 + 2 * MOST_RANKS  # of a result
+MOST_LATE = 128  # graphs that are captured after the start: each stops all streams for a moment, and takes memory
 
 Report = Callable[[int, int], None]  # how much is done, of how much
 Send = Callable[[PaddingKey, np.ndarray], None]  # packed steps, to other ranks
@@ -129,6 +132,9 @@ class StepGraphs:
         self._forms = Forms(shapes)
         self._bodies: dict[Shape, torch.cuda.CUDAGraph] = {}
         self._tails: dict[Shape, Tail] = {}
+        self._seen = set[Shape]()  # shapes with a selection that have no graph
+        self._late = 0  # graphs captured after the start
+        self._stream: torch.cuda.Stream | None = None  # graphs are captured on it
         self._prepared: dict[Padding, Prepared] = {}
         self._launched = 0
         self._pool: Any = torch.cuda.graph_pool_handle()  # torch names its type only privately
@@ -143,6 +149,7 @@ class StepGraphs:
                 (shapes.most, config.heads, config.heads_of(config.layers - 1).head_dim), dtype=dtype, device=DEVICE
             ),
             torch.zeros((shapes.most, config.dim), dtype=dtype, device=DEVICE),
+            Selected.room(shapes.most, DEVICE) if shapes.selects else None,
         )
 
     # --- Before the first step ----------------------------------------------------------------------------------
@@ -184,6 +191,26 @@ class StepGraphs:
                 self._capture(shape)
         return StepGraph(self._bodies[body], None if tail is None else self._tails[tail])
 
+    def _capture_if_again(self, padding: Padding) -> None:
+        """Capture the parts of a step with a selection whose shapes have come before, after the steps under way. Each
+        is computed first without a graph, which loads the kernels, on the stream whose memory such steps have."""
+        if not padding.key[-1].kept:
+            return
+        parts = [shape for shape in (padding.body, padding.tail) if shape is not None]
+        missing = [shape for shape in parts if shape not in self._bodies and shape not in self._tails]
+        again = [shape for shape in missing if shape in self._seen][: MOST_LATE - self._late]
+        self._seen.update(missing)
+        if not again:
+            return
+        with torch.inference_mode():
+            for shape in again:
+                self._compute(shape, _padding_of(shape).to(DEVICE))
+            with self._capturing():
+                for shape in again:
+                    self._capture(shape)
+                    self._seen.discard(shape)
+                    self._late += 1
+
     def _compute(self, shape: Shape, words: Tensor) -> Tensor | None:
         """A body, or a tail and its result."""
         batch = unpack(words, shape)
@@ -196,17 +223,22 @@ class StepGraphs:
         tokens = len(unfinished.residual)
         self._kept.queries[:tokens].copy_(unfinished.queries)
         self._kept.residual[:tokens].copy_(unfinished.residual)
+        if self._kept.selected is not None and unfinished.selected is not None:
+            self._kept.selected.fill(unfinished.selected)
 
     @contextmanager
     def _capturing(self) -> Iterator[None]:
         """Have a stream to capture on, and stop the garbage collector: freeing a graph of an earlier runner would spoil
-        the one being captured. A library takes its workspace for a stream at its first call, outside of all graphs."""
+        the one being captured. A library takes its workspace for a stream at its first call, outside of all graphs, so
+        all are captured on one stream."""
         collecting = gc.isenabled()
         gc.disable()
         try:
             torch.cuda.synchronize()
-            with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
-                for shape in (self._shapes.bodies()[-1], self._shapes.tails()[-1]):
+            first = self._stream is None
+            self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            with torch.cuda.stream(self._stream):
+                for shape in (self._shapes.bodies()[-1], self._shapes.tails()[-1]) if first else ():
                     self._compute(shape, _padding_of(shape).to(DEVICE))
                 yield
             torch.cuda.synchronize()
@@ -246,6 +278,7 @@ class StepGraphs:
         """Start a plan."""
         form = self._forms.of(plan)
         padding = form.fit.padding
+        self._capture_if_again(padding)
         prepared, host = self._next_host(padding)
         form.pack_into(host.array, plan, self._shapes.config.logit_shift)
         if self._send is not None:

@@ -99,6 +99,7 @@ def step_bytes(config: ModelConfig, numerics: Numerics, slots: int, step_tokens:
     queries = config.heads * kinds[-1].head_dim
     fixed = slots * (length * 8 + -(-length // page_size) * 4) + length * angles
     fixed += step_tokens * (queries + dim) * size  # what a body leaves for a tail
+    fixed += step_tokens * 9 if config.pattern.selects else 0  # the same of a selection: an index and a flag
     if config.canvas is not None:
         fixed += (slots + 1) * config.canvas.canvas_length * dim * size + length * 2 * 4 * config.rotary_dim
         fixed += config.vocab_size * dim * size if numerics.fixed else 0

@@ -258,7 +258,7 @@ class Shape:
             sizes["scored"] = self.projected
         if inputs.denoised:
             sizes["canvas_temperatures"] = self.projected
-        if inputs.kept:
+        if inputs.kept_projected:
             sizes |= {"kept_projected_starts": self.rows + 1, "kept_span_starts": self.spans + 1}
             capacity = self.projected_tiling.capacity(inputs.kept_projected, self.rows)
             sizes["kept_projected_tiles"] = 2 * capacity
@@ -310,20 +310,25 @@ class Denoised(NamedTuple):
 
 class Selecting(NamedTuple):
     """The tokens that go on after the second layer: arguments of `selection.select`. Of C candidates row r has those
-    between two of `candidate_starts`; after it, of K tokens and M projected positions, those between two of the last
-    starts."""
+    between two of `candidate_starts`, of K tokens that go on those between two of `row_starts`."""
 
     fates: Tensor  # [T] int32: `STOPS`, `GOES_ON`, `CANDIDATE` or `UNREAD`
     candidates: Tensor  # [C] int64: index among the tokens
     candidate_starts: Tensor  # [R + 1] int32
     keeps: Tensor  # [R] int32: candidates that go on
     kept: int  # K, and padding
-    kept_projected: int  # M, and padding
     row_starts: Tensor  # [R + 1] int32
-    projected_starts: Tensor  # [R + 1] int32
+    attention: AttentionPlan | None
+
+
+class Predicting(NamedTuple):
+    """The projected positions that a selection leaves: arguments of `selection.predicted`. Row r and span s have those
+    of M between two of these starts."""
+
+    count: int  # M, and padding
+    starts: Tensor  # [R + 1] int32
     span_starts: Tensor  # [S + 1] int32
     attention: AttentionPlan | None
-    projected_attention: AttentionPlan | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +363,7 @@ class Batch:
     attention: AttentionPlan | None  # of all tokens; None without a shape
     projected_attention: AttentionPlan | None  # of the projected positions
     selecting: Selecting | None = None  # None: all tokens pass all layers
+    predicting: Predicting | None = None  # None: all projected positions are predicted
 
 
 def logit_rows(count: int, several: bool) -> int:
@@ -591,7 +597,7 @@ def _batch(buffer: Tensor, sizes: Mapping[str, int], inputs: OptionalInputs, sha
     if inputs.restricted:
         places = views["restricted_places"]
         restrictions = Restrictions(places, views["restricted_words"].view(len(places), -1))
-    selecting = None
+    selecting = predicting = None
     if inputs.kept:
         selecting = Selecting(
             fates=views["fates"],
@@ -599,12 +605,15 @@ def _batch(buffer: Tensor, sizes: Mapping[str, int], inputs: OptionalInputs, sha
             candidate_starts=views["candidate_starts"],
             keeps=views["keeps"],
             kept=inputs.kept,
-            kept_projected=inputs.kept_projected,
             row_starts=views["kept_starts"],
-            projected_starts=views["kept_projected_starts"],
-            span_starts=views["kept_span_starts"],
             attention=plan_of(shape.tiling, "kept_tiles") if shape else None,
-            projected_attention=plan_of(shape.projected_tiling, "kept_projected_tiles") if shape else None,
+        )
+    if inputs.kept_projected:
+        predicting = Predicting(
+            count=inputs.kept_projected,
+            starts=views["kept_projected_starts"],
+            span_starts=views["kept_span_starts"],
+            attention=plan_of(shape.projected_tiling, "kept_projected_tiles") if shape else None,
         )
     return Batch(
         slots=views["slots"].long(),
@@ -645,6 +654,7 @@ def _batch(buffer: Tensor, sizes: Mapping[str, int], inputs: OptionalInputs, sha
         attention=plan_of(shape.tiling, "tiles") if shape else None,
         projected_attention=plan_of(shape.projected_tiling, "projected_tiles") if shape else None,
         selecting=selecting,
+        predicting=predicting,
     )
 
 

@@ -221,7 +221,7 @@ class Runner:
 
     @torch.inference_mode()
     def logits(self, plan: StepPlan) -> Tensor:
-        """The raw logits [N, V] of a plan's spans; commits nothing."""
+        """The raw logits [N, V] of a plan's spans, of those positions that are predicted; commits nothing."""
         self.place(plan.placements)
         return self._logits(pack(plan, self._device, self._network.config.logit_shift))
 
@@ -247,7 +247,10 @@ class Runner:
         return staged.pin_memory() if self.on_gpu else staged
 
     def _logits(self, batch: Batch) -> Tensor:
-        return self._network.logits(self._network.conclude(self.begin(batch), batch, self._pages))
+        unfinished = self.begin(batch)
+        predicted = unfinished.predicted(batch)
+        batch = batch if predicted is None else predicted.batch
+        return self._network.logits(self._network.conclude(unfinished, batch, self._pages))
 
     def begin(self, batch: Batch) -> Unfinished:
         """The first part of a step."""
@@ -266,9 +269,9 @@ class Runner:
         """
         if not len(batch.projected):
             return torch.empty((4, 0), dtype=torch.int32, device=self._device)
-        selected, whole = unfinished.selected, batch
-        if selected is not None:
-            batch = selected.batch
+        whole, predicted = batch, unfinished.predicted(batch)
+        if predicted is not None:
+            batch = predicted.batch
         hidden = self._network.conclude(unfinished, batch, self._pages)
         parts = [self._read_logits(hidden[start:end], part) for start, end, part in logit_parts(batch)]
         found, by_rule, likeliest, ranked = parts[0] if len(parts) == 1 else Readings.joined(parts)
@@ -287,9 +290,9 @@ class Runner:
                 lines.append(ranked.places.int())
             others = ranked.ids.int().T, ranked.logprobs.T.contiguous().view(torch.int32)
             found_lines = torch.cat((torch.stack((*lines, ranked.chosen.view(torch.int32))), *others))
-        if selected is None:
+        if predicted is None:
             return found_lines
-        return selected.spread(found_lines, self._canvases[whole.target_slots, whole.targets], mask_id)
+        return predicted.spread(found_lines, self._canvases[whole.target_slots, whole.targets], mask_id)
 
     def _read_logits(self, hidden: Tensor, batch: Batch) -> Readings:
         """All that is read off the logits of hidden states [N, dim], which are those of the batch's N positions."""

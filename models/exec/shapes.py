@@ -3,6 +3,9 @@
 A step has a body, which depends on its positions, and a tail, which depends on its projected positions and on the
 inputs that its requests need. Each has a shape of its own, so that the set grows with the sum of both, not with their
 product. What is not in the set is padded alike and runs without a graph.
+
+With a selection each part has two sizes: that of all its positions, which few layers compute, is padded coarsely, that
+of those that go on finely. Of these shapes the set has the largest alone; others are captured when they come again.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ RARE = 1024  # positions up to which steps with rarer inputs have graphs, too
 ROOM = 2048  # entries of biases
 GUIDED = (8, 64)  # restricted rows
 COMMON = 2  # variants of large tails, too
+LEAST_COARSE = 64  # a power of two: below it lies one coarse size
 CANVAS_TILES = AttentionConfig(block_m=64, block_n=64, warps=4, stages=2)  # swept on an H200
 
 
@@ -42,8 +46,8 @@ PaddingKey = tuple[int, int, int, OptionalInputs]  # positions, projected positi
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Padding:
-    """A shape of whole steps, and the shapes of its parts that are in the set. Equal sets have the same padding for a
-    `key`."""
+    """A shape of whole steps, and the shapes of its parts that may have graphs: those in the set, and those with a
+    selection that are no larger. Equal sets have the same padding for a `key`."""
 
     key: PaddingKey
     shape: Shape
@@ -66,6 +70,12 @@ def spacing(tokens: int) -> int:
 def rounded(tokens: int) -> int:
     """The size on the ladder that holds so many positions."""
     return tokens + -tokens % spacing(tokens)
+
+
+def coarse(tokens: int) -> int:
+    """The next power of two, or three quarters of it."""
+    power = max(LEAST_COARSE, 1 << (tokens - 1).bit_length())
+    return power if tokens > power // 4 * 3 else power // 4 * 3
 
 
 def default_sizes(most: int) -> tuple[int, ...]:
@@ -104,7 +114,7 @@ def variants(mask_words: int, denoised: bool = False) -> tuple[OptionalInputs, .
 
 
 def covers(room: OptionalInputs, needed: OptionalInputs) -> bool:
-    """True if a tail with `room` can take a step with the inputs `needed`."""
+    """True if a tail with `room` can take a step with the inputs `needed`, but for what a selection needs."""
     return (
         room.sampled >= needed.sampled
         and room.narrowed >= needed.narrowed
@@ -118,7 +128,6 @@ def covers(room: OptionalInputs, needed: OptionalInputs) -> bool:
         and room.scored >= needed.scored
         and room.reordered >= needed.reordered
         and room.denoised >= needed.denoised
-        and room.kept >= needed.kept
     )
 
 
@@ -131,6 +140,7 @@ class ShapeSet:
         self._sizes = tuple(sizes)
         self._rows = min(max(slots, ROWS), self.most) if sizes else slots
         self._denoised = config.canvas is not None
+        self.selects = config.pattern.selects and bool(sizes)
         # A network that reads known tokens first has the inputs for it in all steps, so that one set serves them.
         found = variants(-(-config.vocab_size // 32), self._denoised)
         self._variants = tuple([each._replace(reordered=config.known_first) for each in found])
@@ -145,15 +155,20 @@ class ShapeSet:
         """The largest first, so that memory taken for it serves the others."""
         plain = [self.body(size) for size in self._sizes]
         written = [self.body(size, host_tokens=True) for size in self._sizes if size <= self._written]
-        return sorted(plain + written, key=lambda shape: -shape.tokens)
+        selecting = [self.body(self.most, kept=self.most)] if self.selects else []
+        return sorted(plain + written + selecting, key=lambda shape: -shape.tokens)
 
     def tails(self) -> list[Shape]:
         """The largest first."""
+        common = self._variants[:COMMON] if self.selects else ()
         return [
-            self.tail(size, inputs)
-            for size in reversed(self._sizes)
-            for number, inputs in enumerate(self._variants)
-            if size <= RARE or number < COMMON
+            *(self.tail(self.most, inputs, self.most) for inputs in common),
+            *(
+                self.tail(size, inputs)
+                for size in reversed(self._sizes)
+                for number, inputs in enumerate(self._variants)
+                if size <= RARE or number < COMMON
+            ),
         ]
 
     @property
@@ -161,24 +176,30 @@ class ShapeSet:
         """Positions up to which bodies with host tokens are in the set. Canvases of random tokens always have them."""
         return self.most if self._denoised else RARE
 
-    def body(self, tokens: int, host_tokens: bool = False) -> Shape:
+    def body(self, tokens: int, host_tokens: bool = False, kept: int = 0) -> Shape:
+        """With a selection so many of the tokens are `kept`."""
         inputs = OptionalInputs(host_tokens=host_tokens, reordered=self.config.known_first, denoised=self._denoised)
+        inputs = inputs._replace(kept=kept, candidates=tokens if kept else 0)
         return Shape(tokens, self._rows, 0, 0, self._tiling(tokens), self._tiling(0), inputs)
 
-    def tail(self, count: int, inputs: OptionalInputs) -> Shape:
+    def tail(self, count: int, inputs: OptionalInputs, kept: int = 0) -> Shape:
+        """With a selection so many of the projected positions are `kept`."""
+        inputs = inputs._replace(kept_projected=kept)
         return Shape(0, self._rows, count, count, self._tiling(0), self._tiling(count), inputs)
 
     def fit(self, plan: StepPlan) -> Fit:
         """The smallest shape that holds a plan."""
         needed, rows = OptionalInputs.of(plan), self._rows
         padded = needed.rounded()._replace(reordered=self.config.known_first, denoised=self._denoised)
+        tokens, count = self._size(plan.tokens), self._size(projected(plan))
         if padded.kept:
-            kept, kept_projected = self._size(padded.kept), self._size(padded.kept_projected)
-            padded = padded._replace(kept=kept, kept_projected=kept_projected, candidates=self._size(plan.tokens))
+            tokens, count = self._coarse(plan.tokens), self._coarse(projected(plan))
+            kept = min(rounded(padded.kept), tokens)
+            kept_projected = min(rounded(padded.kept_projected), count)
+            padded = padded._replace(kept=kept, kept_projected=kept_projected, candidates=tokens)
         while rows < len(plan.rows):
             rows *= 2
-        key = self._size(plan.tokens), self._size(projected(plan)), rows, padded
-        return Fit(self.padding(key), needed)
+        return Fit(self.padding((tokens, count, rows, padded)), needed)
 
     def padding(self, key: PaddingKey) -> Padding:
         found = self._paddings.get(key)
@@ -189,28 +210,38 @@ class ShapeSet:
         return found
 
     def _padding(self, tokens: int, count: int, rows: int, needed: OptionalInputs) -> Padding:
-        in_set = tokens <= self.most and rows == self._rows
-        in_set = in_set and not (needed.copied or needed.causal or needed.kept)
+        in_set = tokens <= self.most and rows == self._rows and not (needed.copied or needed.causal)
         few = self._variants if count <= RARE else self._variants[:COMMON]
         room = next((inputs for inputs in few if covers(inputs, needed)), None)
-        inputs = needed if room is None else room._replace(host_tokens=needed.host_tokens)
+        inputs, kept, kept_projected = needed, needed.kept, needed.kept_projected
+        if room is not None:
+            inputs = room._replace(host_tokens=needed.host_tokens, candidates=needed.candidates)
+            inputs = inputs._replace(kept=kept, kept_projected=kept_projected)
         body = tail = None
         if in_set and (tokens <= self._written or not needed.host_tokens):
-            body = self.body(tokens, needed.host_tokens)
+            body = self.body(tokens, needed.host_tokens, kept)
         if in_set and count and room is not None:
-            tail = self.tail(count, room)
+            tail = self.tail(count, room, kept_projected)
         shape = Shape(tokens, rows, count, count, self._tiling(tokens), self._tiling(count), inputs)
         return Padding((tokens, count, rows, needed), shape, body, tail)
 
     @property
     def body_words(self) -> int:
         """Words of the largest body."""
-        return self.body(self.most, host_tokens=True).body_words
+        return self.body(self.most, host_tokens=True, kept=self.most if self.selects else 0).body_words
 
     @property
     def tail_words(self) -> int:
         """Words of the largest tail."""
-        return max((shape.words - shape.body_words for shape in self.tails()), default=0)
+        tails = self.tails()
+        if self.selects:
+            few = min(self.most, RARE)
+            tails += [self.tail(few, inputs, few) for inputs in self._variants]
+        return max((shape.words - shape.body_words for shape in tails), default=0)
+
+    def _coarse(self, count: int) -> int:
+        """The size of a step or a tail with a selection that holds so many positions."""
+        return min(coarse(count), self.most) if count <= self.most else rounded(count)
 
     def _size(self, count: int) -> int:
         """The size that holds so many positions: of the set, or else of the ladder. 0 for none."""

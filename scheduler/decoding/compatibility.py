@@ -323,7 +323,7 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         "cache",
         lambda f: f.cache == "block" and "sub_block_length" not in f.params,
     ),
-    "cache 'focus' needs a block-causal model on a CPU that predicts each token at its own place: use 'prefix'": (
+    "cache 'focus' needs a block-causal model on one device that predicts each token at its own place: use 'prefix'": (
         "cache",
         lambda f: f.cache == "focus" and not f.pattern.selects,
     ),

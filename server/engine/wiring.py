@@ -203,9 +203,8 @@ def build_parts(settings: Settings, makers: Mapping[str, RuleMaker] = AS_LISTED)
     if text.other_templates:
         logging.getLogger(__name__).warning("chats are refused: %s", text.no_chat)
     pattern, drafter = checkpoint.pattern, checkpoint.drafter
-    # On a GPU steps with a selection have no graph; of several devices each has the attention of some heads alone.
-    if on_gpu(settings.device) or settings.tensor_parallel_size > 1:
-        pattern = replace(pattern, selects=False)
+    if settings.tensor_parallel_size > 1:
+        pattern = replace(pattern, selects=False)  # each device has the attention of some heads alone
     limits = limits_of(settings, config, pattern)
     length = min(settings.default_max_tokens, limits.max_model_len)
     line = default_line(settings, pattern)

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from asynclane.bench.steps.shapes import SHAPES
+from asynclane.models.exec.graphs import MOST_LATE
 from asynclane.models.exec.pack import NO_INPUTS, OptionalInputs, Shape, pack_into, projected
 from asynclane.models.exec.shapes import (
+    COMMON,
     RARE,
     ROOM,
     ShapeSet,
@@ -33,6 +35,7 @@ from asynclane.scheduler.contract import (
     Row,
     RowCopy,
     Sampling,
+    Selection,
     Span,
     StepPlan,
 )
@@ -40,6 +43,8 @@ from asynclane.scheduler.contract import (
 RULE = DeviceCommitRule(1, 0.9)
 WORDS = -(-SHAPES["llada-8b"].vocab_size // 32)
 LLADA = ShapeSet(SHAPES["llada-8b"], Numerics(torch.bfloat16), 64, default_sizes(4096))
+BLOCKS = replace(SHAPES["sdar-8b"], block_size=16, vocab_size=SHAPES["llada-8b"].vocab_size)
+SDAR = ShapeSet(BLOCKS, Numerics(torch.bfloat16), 64, default_sizes(4096))
 
 
 def plan_of(*rows: Row) -> StepPlan:
@@ -132,25 +137,89 @@ def test_the_set_is_bounded_and_its_parts_meet_at_one_place(shape: str, slots: i
     bodies, tails = found.bodies(), found.tails()
     written = 2 if SHAPES[shape].canvas else 1.7  # steps of canvases have tokens of the host whatever their size
     assert len(set(bodies)) == len(bodies) <= written * len(default_sizes(4096))
-    assert len(set(tails)) == len(tails) <= 224
-
-    def places(shape: Shape) -> dict[str, int]:
-        """The distance of sections from the border between a body's and a tail's."""
-        at, found = -shape.body_words, {}
-        for name, size in shape.sections.items():
-            found[name] = at
-            at += size
-        return found
+    assert len(set(tails)) == len(tails) <= 224 + COMMON * found.selects
 
     kind = "sampled" if SHAPES[shape].canvas else "rule on the host"  # canvases report no probabilities in graphs
-    whole = found.fit(plan_of(row_of(40, 32, **ORDINARY[kind]))).padding
+    assert_meets(found, plan_of(row_of(40, 32, **ORDINARY[kind])))
+
+
+def assert_meets(shapes: ShapeSet, plan: StepPlan) -> None:
+    """Both parts of a plan read its words where the whole has them, within the set's buffer."""
+    whole = shapes.fit(plan).padding
     assert whole.body is not None
     assert whole.tail is not None
     for part in (whole.body, whole.tail):
         names = part.body_sections() if part.tokens else {"row_slots", "visible", *part.tail_sections()}
         assert all(places(part)[name] == places(whole.shape)[name] for name in names)
-    assert whole.shape.body_words <= found.body_words
-    assert whole.shape.words - whole.shape.body_words <= found.tail_words
+    assert whole.shape.body_words <= shapes.body_words
+    assert whole.shape.words - whole.shape.body_words <= shapes.tail_words
+
+
+def places(shape: Shape) -> dict[str, int]:
+    """The distance of sections from the border between a body's and a tail's."""
+    at, found = -shape.body_words, {}
+    for name, size in shape.sections.items():
+        found[name] = at
+        at += size
+    return found
+
+
+def focused(size: int, keep: int, cached: int, **inputs: object) -> Row:
+    """A row of a block of which `keep` open positions go on, and all but `cached` of those that are full."""
+    whole = np.arange(size, dtype=np.int32)
+    row = row_of(size, size, **inputs)
+    return row._replace(selection=Selection(keep, whole[size // 4 :], whole[:cached]))
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+@pytest.mark.parametrize("count", [1, 5, 64])
+def test_steps_with_a_selection_have_shapes_for_graphs_whatever_their_requests_need(name: str, count: int) -> None:
+    others = [row_of(40, 32, **ORDINARY[name]), row_of(40, 32)] if count < 64 else []
+    plan = plan_of(*[focused(40, 3, 2, **ORDINARY[name])] * count, *others)
+    padding, needed = SDAR.fit(plan)
+    inputs = padding.shape.inputs
+    assert padding.tail is None or covers(inputs, needed)
+    assert (padding.tail is None) == (padding.shape.projected > RARE and not covers(SDAR._variants[1], needed))
+    assert inputs.kept >= needed.kept == plan.tokens - count * 29
+    assert inputs.kept_projected >= needed.kept_projected == plan.projected - count * 37
+    words = np.empty(padding.shape.words, np.int32)
+    pack_into(words, plan, padding.shape)
+    if padding.tail is not None and padding.body is not None:
+        assert_meets(SDAR, plan)
+    assert SDAR.fit(plan).padding is padding
+
+
+def test_a_steady_load_of_steps_with_a_selection_has_few_shapes_and_wastes_little() -> None:
+    """Two of 36 layers compute what is left out."""
+    rng, bodies, tails = random.Random(0), set[Shape](), set[Shape]()
+    real = padded = 0
+    for _ in range(2000):
+        begun = [rng.random() < 0.85 for _ in range(64)]
+        padding, needed = SDAR.fit(
+            plan_of(*[focused(16, rng.randint(1, 4), 3) if on else row_of(32, 16) for on in begun])
+        )
+        assert padding.body is not None
+        assert padding.tail is not None
+        bodies.add(padding.body)
+        tails.add(padding.tail)
+        real, padded = real + needed.kept, padded + padding.shape.inputs.kept
+        assert padding.shape.tokens <= 1.5 * (16 * 64 + 16 * (64 - sum(begun)))
+    assert padded < 1.05 * real
+    assert len(bodies) + len(tails) < MOST_LATE / 2
+
+
+def test_of_steps_with_a_selection_only_the_largest_have_graphs_at_start() -> None:
+    """They take all the memory that later ones need; in a set without sizes none may have a graph."""
+    late = [shape for shape in (*SDAR.bodies(), *SDAR.tails()) if shape.inputs.kept or shape.inputs.kept_projected]
+    assert [(shape.tokens, shape.projected) for shape in late] == [(4096, 0), (0, 4096), (0, 4096)]
+    without = ShapeSet(SDAR.config, SDAR.numerics, 64, ())
+    padding = without.fit(plan_of(focused(40, 3, 2))).padding
+    assert padding.body is padding.tail is None
+    assert not without.selects
+    large = SDAR.fit(plan_of(*[focused(80, 3, 2)] * 60)).padding
+    assert large.body is large.tail is None, "it has more positions than any in the set"
+    copied = SDAR.fit(plan_of(focused(40, 3, 2), row_of(40, 32, copy=RowCopy(1, 1)))).padding
+    assert copied.body is copied.tail is None
 
 
 def test_a_tail_of_a_step_takes_what_it_has_room_for() -> None:
