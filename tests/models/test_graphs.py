@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -13,53 +11,12 @@ from torch import Tensor
 from asynclane.kernels.commit import commit
 from asynclane.kernels.common.types import SpanRules
 from asynclane.models.exec import graphs, runner
-from asynclane.models.exec.graphs import StepGraphs
-from asynclane.models.exec.runner import Runner
-from asynclane.models.exec.shapes import ShapeSet
-from asynclane.models.kv_cache import KvPages
+from asynclane.scheduler import Sampling
 
 from ..support.cases import SMALL, assert_same, cases, network
-from ..support.driver import LIMITS, TWO_IN_FLIGHT, run
+from ..support.cpu_graphs import cpu_as_gpu, graphed
+from ..support.driver import TWO_IN_FLIGHT, Spec, run
 from ..support.scale import ALL, part
-
-
-class Replayed:
-    """A stand-in for a CUDA graph."""
-
-    def __init__(self, compute: Callable[[], Tensor | None]) -> None:
-        self._compute = compute
-        self.out = compute()
-        self.replays = 0
-
-    @torch.inference_mode()
-    def replay(self) -> None:
-        self.replays += 1
-        found = self._compute()
-        if found is not None and self.out is not None:
-            self.out.copy_(found)
-
-
-class Clock:
-    def __init__(self, **_: bool) -> None: ...
-    def record(self) -> None: ...
-    def synchronize(self) -> None: ...
-
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, other: Clock) -> float:
-        return 1.0
-
-
-class CpuGraphs(StepGraphs):
-    def _recorded(self, compute: Callable[[], Tensor | None]) -> Any:
-        graph = Replayed(compute)
-        return graph, graph.out
-
-
-@contextmanager
-def nothing(*_: object) -> Iterator[None]:
-    yield
 
 
 def padded_commit(
@@ -75,28 +32,9 @@ def padded_commit(
 
 
 @pytest.fixture(autouse=True)
-def cpu_as_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "DEVICE", torch.device("cpu"))
+def prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu_as_gpu(monkeypatch)
     monkeypatch.setattr(runner, "commit", padded_commit)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
-    for name, fake in (("Event", Clock), ("Stream", object), ("stream", nothing)):
-        monkeypatch.setattr(torch.cuda, name, fake)
-    for name in ("graph_pool_handle", "synchronize"):
-        monkeypatch.setattr(torch.cuda, name, lambda: None)
-
-
-def graphed(plain: Runner, sizes: tuple[int, ...]) -> tuple[Runner, CpuGraphs]:
-    """A runner of the same network, whose steps are graphs."""
-    network, slots = plain._network, len(plain._canvases)
-    config, numerics = network.config, network.numerics
-    pages = KvPages(config, LIMITS.pages, LIMITS.page_size, slots, numerics, torch.device("cpu"))
-    made = Runner(network, pages, slots, plain._banned.tolist(), plain._end_ids.tolist())
-    found = CpuGraphs(made, ShapeSet(config, numerics, slots, sizes))
-    with torch.inference_mode():
-        found.reserve()
-        found.capture_all(lambda done, total: None)
-    made._graphs = found
-    return made, found
 
 
 ALONE = [name for name, pattern in SMALL.items() if pattern.drafter is None]  # a drafter has graphs of its own
@@ -120,3 +58,33 @@ def test_answers_are_those_of_steps_without_graphs(name: str, sizes: tuple[int, 
     replays = sum(graph.replays for graph in bodies)
     assert replays > 10
     assert found.eager_steps > 0  # log-probabilities with a grammar are rare
+
+
+@pytest.mark.parametrize(("sizes", "most"), [(EVERY_SIZE, graphs.MOST_LATE), (FEW_SIZES, 3)])
+def test_steps_that_leave_out_positions_get_graphs_when_they_come_again(
+    sizes: tuple[int, ...], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone and beside requests that leave out nothing, with every input that a request may need."""
+    monkeypatch.setattr(graphs, "MOST_LATE", most)
+    net, table = network("block-causal"), cases("block-causal")
+    made, found = graphed(net.runner, sizes)
+    start = found.captures
+    some = [case for case, spec in table.items() if spec.params.get("cache") == "focus"]
+    specs = [table[case] for case in [*some, *part([case for case in table if case not in some], 4, seed="beside")]]
+    for number, alpha in enumerate((1.0, 3.0, 4096.0)):
+        params = {"cache": "focus", "early_stop": False, "threshold": 0.8 + 0.2 * (number % 2), "focus_alpha": alpha}
+        few = net.prompts[number], max(net.lengths)
+        specs += [Spec(*few, "fast-dllm", params), Spec(*few, "fast-dllm", params, Sampling(0.9, 0.9, seed=number))]
+    names = [*map(str, specs)]
+    wanted = dict(zip(names, net.run(specs), strict=True))
+    for name, spec in [*zip(names, specs, strict=True)][-2:]:
+        assert_same([name], run(made, net.vocabulary, [spec], net.limits, pattern=net.pattern), wanted)
+    assert_same(names, run(made, net.vocabulary, specs, net.limits, pattern=net.pattern, halving=TWO_IN_FLIGHT), wanted)
+    assert start < found.captures == len(found._bodies) + len(found._tails) <= start + most
+    every: Any = [*found._bodies.items(), *((shape, tail.graph) for shape, tail in found._tails.items())]
+    bodies = [graph.replays for shape, graph in every if shape.inputs.kept]
+    tails = [graph.replays for shape, graph in every if shape.inputs.kept_projected]
+    assert len(bodies) + len(tails) == found.captures - start + 3, "the largest ones are there at start"
+    assert sum(bodies) > 3
+    assert sum(tails) > 3
+    assert found.eager_steps
