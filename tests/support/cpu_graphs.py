@@ -68,15 +68,16 @@ def cpu_as_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, name, lambda: None)
 
 
-def graphed(plain: Runner, sizes: tuple[int, ...]) -> tuple[Runner, CpuGraphs]:
-    """A runner of the same network, whose steps are graphs."""
+def graphed(plain: Runner, sizes: tuple[int, ...], at_start: bool = True) -> tuple[Runner, CpuGraphs]:
+    """A runner of the same network, whose steps are graphs. Not `at_start`: none is captured yet."""
     network, slots = plain._network, len(plain._canvases)
     config, numerics = network.config, network.numerics
     pages = KvPages(config, LIMITS.pages, plain._pages.page_size, slots, numerics, torch.device("cpu"))
     made = Runner(network, pages, slots, plain._banned.tolist(), plain._end_ids.tolist())
     found = CpuGraphs(made, ShapeSet(config, numerics, slots, sizes))
-    with torch.inference_mode():
-        found.reserve()
-        found.capture_all(lambda done, total: None)
+    if at_start:
+        with torch.inference_mode():
+            found.reserve()
+            found.capture_all(lambda done, total: None)
     made._graphs = found
     return made, found
