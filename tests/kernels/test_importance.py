@@ -84,8 +84,9 @@ def test_the_kernel_finds_what_torch_finds(
     assert_near(got[: sum(shape[0])].to(dtype), want[: sum(shape[0])].to(dtype))
 
 
-def test_a_row_has_the_same_importance_beside_others() -> None:
-    queries, keys, places, candidates, starts, most = case([5, 9, 16], 4, 2, 16, 16, 0, torch.float32)
+@pytest.mark.parametrize("heads", [4, 64])
+def test_a_row_has_the_same_importance_beside_others(heads: int) -> None:
+    queries, keys, places, candidates, starts, most = case([5, 9, 16], heads, 2, 16, 16, 0, torch.float32)
     whole = device.importance(queries, keys, places, candidates, starts, most)
     for row, (start, end) in enumerate(pairwise(starts.tolist())):
         alone = torch.tensor([0, end - start], dtype=torch.int32, device=DEVICE)

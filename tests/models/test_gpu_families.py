@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,13 +14,13 @@ from asynclane.models.checkpoint.config import read_config
 from asynclane.models.checkpoint.registry import EMBEDDED, Hardware, load_runner
 from asynclane.models.exec.memory import Memory
 from asynclane.models.exec.runner import Runner
-from asynclane.scheduler.contract import StepPlan
+from asynclane.scheduler.contract import GREEDY, DeviceCommitRule, Placement, Row, Selection, Span, StepPlan
 from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.scheduler.decoding.vocabulary import Vocabulary
 
 from ..support.cases import FAMILY_LENGTH, FAMILY_LIMITS, FAMILY_PROMPTS
 from ..support.checkpoints import CONFIGS, write_checkpoint
-from ..support.driver import FILLING, Spec, embedded_runner, refusal, run
+from ..support.driver import FILLING, LIMITS, Spec, embedded_runner, refusal, run
 from ..support.families import IDS, LENGTH, logits, placed, row
 
 pytestmark = [
@@ -88,3 +89,35 @@ def test_embedded_models_answer_as_on_the_cpu(name: str, decoder: str, vocabular
         for runner in (embedded_runner("float32", device, directory) for device in ("cpu", "cuda"))
     ]
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("keep", [1, 3, 6])
+def test_the_positions_that_go_on_are_those_that_go_on_on_the_cpu(keep: int) -> None:
+    """In a step of several requests, one of which leaves out nothing, and in a step of each alone."""
+    config = read_config(EMBEDDED / "tiny-sdar")
+    block, mask = config.block_size, config.mask_id
+    placements, prompts, rows = [], [], []
+    for slot, prompt in enumerate(FAMILY_PROMPTS):
+        start = len(prompt) // block * block
+        tokens = np.array([*prompt, *[mask] * (start + 2 * block - len(prompt))], np.int32)
+        end = len(tokens)
+        tokens[end - block + 1 : end : 3] = np.resize(np.array(prompt, np.int32), -(-(block - 1) // 3))
+        placements.append(Placement(slot, tokens, tuple(range(slot * 64, slot * 64 + -(-end // LIMITS.page_size)))))
+        prompts.append(Row(slot, 0, end, end, (), GREEDY, 0))
+        candidates = np.flatnonzero(tokens[end - block :] == mask).astype(np.int32) + end - block
+        cached = np.setdiff1d(np.arange(end - block + 2, end), candidates).astype(np.int32)
+        row = Row(slot, end - block, end, end, (Span(end - block, end, DeviceCommitRule(1, 0.9)),), GREEDY, 1)
+        rows.append(row if slot == 1 else row._replace(selection=Selection(keep, candidates, cached)))
+    found = []
+    for device in ("cpu", "cuda"):
+        for steps in ([tuple(rows)], [(row,) for row in rows]):
+            runner = embedded_runner("float32", device, EMBEDDED / "tiny-sdar")
+            runner.execute(StepPlan(tuple(placements), tuple(prompts)))
+            results = [runner.execute(StepPlan((), step)) for step in steps]
+            names = "proposals", "tokens", "confidence"
+            found.append([np.concatenate([getattr(result, name) for result in results]) for name in names])
+    for proposals, tokens, confidence in found[1:]:
+        assert proposals.tolist() == found[0][0].tolist()
+        assert tokens.tolist() == found[0][1].tolist()
+        np.testing.assert_allclose(confidence, found[0][2], atol=1e-4)
+    assert (found[0][0] != mask).sum() >= keep * (len(rows) - 1)
