@@ -164,9 +164,14 @@ def test_fewer_positions_pass_all_layers() -> None:
     assert focused.computed_tokens < whole.computed_tokens / 2
 
 
+def deeper() -> Runner:
+    """The layers after the second are those that leave out positions."""
+    return small_runner(AttentionPattern(block_size=8), layers=4)
+
+
 @pytest.fixture(scope="module")
 def small() -> Runner:
-    return small_runner(AttentionPattern(block_size=8))
+    return deeper()
 
 
 def placed(runner: Runner, slots: int = 3) -> list[np.ndarray]:
@@ -221,7 +226,7 @@ def test_all_that_a_request_may_have_is_found_for_kept_positions(together: bool)
 
     results = []
     for keeps in (True, False):  # all candidates are kept: the numbers must be those of a step that leaves out nothing
-        runner = small_runner(AttentionPattern(block_size=8))
+        runner = deeper()
         plan = rows(placed(runner), keeps)
         results.append([runner.execute(StepPlan((), tuple(plan)))] if together else [
             runner.execute(StepPlan((), (row,))) for row in plan
@@ -253,20 +258,19 @@ def commit_without_padding(
     return torch.cat((commit(canvases, *real, mask_id, rules), torch.full_like(tokens[count:], 99)))
 
 
-def test_a_padded_step_has_the_result_of_its_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sizes", [(), (16, 128)])
+def test_a_padded_step_has_the_result_of_its_plan(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU all sizes are rounded up, those of what goes on, too."""
     monkeypatch.setattr("asynclane.models.exec.runner.commit", commit_without_padding)
     found = []
     for padded in (False, True):
-        runner = small_runner(AttentionPattern(block_size=8))
+        runner = deeper()
         canvases = placed(runner)
         whole = Row(1, 8, 24, 24, (Span(9, 24, BEST),), GREEDY, 1)
         plan = StepPlan((), (focused(canvases[0], 0, 2), whole, focused(canvases[2], 2, 3)))
         if padded:
-            shapes = ShapeSet(runner._network.config, runner._network.numerics, 8, ())
-            fit = shapes.fit(plan)
-            assert fit.padding.body is fit.padding.tail is None, "such steps have no graph"
-            shape = fit.padding.shape
+            shape = ShapeSet(runner._network.config, runner._network.numerics, 8, sizes).fit(plan).padding.shape
+            assert shape.inputs.kept > plan.tokens - sum(row.selection.dropped for row in plan.rows if row.selection)
             words = np.empty(shape.words, np.int32)
             pack_into(words, plan, shape)
             batch = unpack(torch.from_numpy(words), shape)

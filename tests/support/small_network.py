@@ -39,6 +39,7 @@ def small_runner(
     seed: int = 0,
     page_size: int = LIMITS.page_size,
     fp8_cache: bool = False,
+    layers: int = CONFIG.layers,
 ) -> Runner:
     """The same weights for the same seed."""
     own = {
@@ -46,7 +47,7 @@ def small_runner(
         for name, value in asdict(pattern).items()
         if name not in ("canvas_length", "sampler", "selects", "drafter")
     }
-    config, numerics = replace(CONFIG, **own), Numerics(torch.float32, fp8_cache=fp8_cache)
+    config, numerics = replace(CONFIG, layers=layers, **own), Numerics(torch.float32, fp8_cache=fp8_cache)
     weights, parts = allocate(config, numerics, CPU)
     generator = torch.Generator().manual_seed(seed)
     for weight in {id(part.weight): part.weight for part in parts.values()}.values():
