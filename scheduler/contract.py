@@ -247,6 +247,11 @@ class StepPlan:
         return sum([row.end - row.start for row in self.rows])
 
     @cached_property
+    def passed(self) -> int:
+        """Positions that pass all layers."""
+        return self.tokens - sum([row.selection.dropped for row in self.rows if row.selection is not None])
+
+    @cached_property
     def projected(self) -> int:
         return sum([span.end - span.start for row in self.rows for span in row.spans])
 

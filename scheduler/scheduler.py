@@ -167,7 +167,7 @@ class Scheduler:
             sequence = planned.sequence
             if share > 0 and planned.tokens <= room and sequence.may_begin(ends):
                 room -= planned.tokens
-                share -= planned.tokens
+                share -= planned.passed
                 placements += sequence.layout.placements
                 sequence.layout.placements.clear()
                 sequence.move(STEPPING)
@@ -386,7 +386,7 @@ class Scheduler:
         return work.tokens if self.budget is None else self.budget.cost(*work)
 
     def _share(self, ready: list[PlannedRequest]) -> int:
-        """Positions that fill the next step: all there are, or half of the work where two steps are in flight. The
+        """Positions in all layers that fill the next step: all there are, or half where two steps are in flight. The
         request that reaches this number still goes, since otherwise it would lose a turn."""
         wanted = size_of(ready)
         if self.halving is None:

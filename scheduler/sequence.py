@@ -56,14 +56,20 @@ class PlannedRequest(NamedTuple):
     prompt_chunk: bool = False
 
     @property
+    def passed(self) -> int:
+        """Positions that pass all layers. The others hardly cost time."""
+        selection = self.window.selection
+        return self.tokens if selection is None else self.tokens - selection.dropped
+
+    @property
     def beside_prompt(self) -> StepSize:
-        """Its positions besides those of the prompt."""
-        return StepSize(self.tokens, self.drafted).plus(self.sequence.prompt_position, -self.prompt_tokens)
+        """Its positions in all layers besides those of the prompt."""
+        return StepSize(self.passed, self.drafted).plus(self.sequence.prompt_position, -self.prompt_tokens)
 
 
 def size_of(requests: list[PlannedRequest]) -> StepSize:
-    """The positions of all `requests` together."""
-    return StepSize(sum([planned.tokens for planned in requests]), sum([planned.drafted for planned in requests]))
+    """The positions of all `requests` together that pass all layers."""
+    return StepSize(sum([planned.passed for planned in requests]), sum([planned.drafted for planned in requests]))
 
 
 class Sequence:
@@ -442,9 +448,8 @@ class Sequence:
         if window.refresh:
             self.refreshes += 1
             self.reused_refreshes += window.drives
-        dropped = 0 if window.selection is None else window.selection.dropped
-        self.computed_tokens += planned.tokens - dropped
-        self.dropped_tokens += dropped
+        self.computed_tokens += planned.passed
+        self.dropped_tokens += planned.tokens - planned.passed
         if self.recorder is None:
             return None
         rows, prompt = [row for row in planned.rows if row.copy is None], self.prompt_length

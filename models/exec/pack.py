@@ -127,7 +127,7 @@ class OptionalInputs(NamedTuple):
             if selection is not None:
                 selections.append((selection, spans))
         if selections:
-            kept = plan.tokens - sum([selection.dropped for selection, _ in selections])
+            kept = plan.passed
             unread = [sum([span.end - span.start for span in spans]) - one.keep for one, spans in selections]
             kept_projected = plan.projected - sum(unread)
             candidates = sum([len(selection.candidates) for selection, _ in selections])

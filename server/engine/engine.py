@@ -461,7 +461,7 @@ class Engine:
             self._since = time.perf_counter()
             self._unreported = plan, result, self._since - self._began, self._committed(updates)
             if self._scheduler.halving is not None:
-                self._scheduler.halving.observe(host_s + self._since - ended, plan.tokens)
+                self._scheduler.halving.observe(host_s + self._since - ended, plan.passed)
         return updates
 
     def _committed(self, updates: list[Update]) -> int:

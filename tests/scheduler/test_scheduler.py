@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from asynclane.scheduler.contract import StepPlan
+from asynclane.scheduler.decoding.attention_pattern import AttentionPattern
 from asynclane.scheduler.decoding.resolve import resolve
 from asynclane.scheduler.memory.pages import Limits
 from asynclane.scheduler.request import Outcome, Request, State
@@ -118,6 +119,25 @@ def test_where_a_steps_time_is_flat_one_step_carries_all() -> None:
     scheduler = scheduler_with(FLAT, [100] * 8)
     assert len(planned(scheduler).rows) == 8
     assert scheduler.plan() is None
+
+
+def test_positions_that_few_layers_compute_do_not_count_as_work() -> None:
+    """Eight blocks of 8 take more than twice as long as four, but of each only few positions go on."""
+    cost = StepCost([0, 63, 64, 1000], [0.001, 0.001, 0.003, 0.003])
+    pattern = AttentionPattern(block_size=8, selects=True)
+    sizes = []
+    for cache in ("prefix", "focus"):
+        scheduler = Scheduler(LIMITS, vocabulary(), halving=Halving(cost, slack_s=0.0), pattern=pattern)
+        executor = random_executor(3, end_share=0.0)
+        for number in range(8):
+            decoder = resolve("fast-dllm", {"cache": cache, "threshold": 1.0}, 8, pattern)
+            scheduler.add(Request(number, np.full(16, 6, np.int32), 8, decoder))
+        for _ in range(6):
+            plan = planned(scheduler)
+            scheduler.commit(executor.execute(plan))
+        sizes.append(len(plan.rows))
+        assert (plan.passed < plan.tokens / 2) == (cache == "focus")
+    assert sizes == [4, 8]
 
 
 def test_a_request_larger_than_half_of_the_work_gets_its_turn() -> None:
