@@ -214,7 +214,7 @@ class Unfinished:
     selected: Selected | None = None
 
     def predicted(self, batch: Batch) -> Predicted | None:
-        """What is predicted of the step's batch, if a selection leaves out some of it."""
+        """The part of the step's batch that is predicted, if a selection leaves out some of it."""
         if batch.predicting is None:
             return None
         if self.selected is None:

@@ -116,13 +116,11 @@ class Denoising(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """Some positions of a row go no further than the keys and values of the second layer, which are written for all. In
-    later layers they keep those of a step before.
-
-    The row goes on with `keep` of its open `candidates` [n], those for which the attention of all candidates rises most
-    from the first layer to the second, and with all other positions but the `cached` [any]; these are absolute, and
-    ascend. Only kept candidates are predicted: at other positions of its span a result has the canvas, the mask's id as
-    proposal, and 0 for all else. The row has one span, and all candidates are in it."""
+    """Some positions of a row go no further than the keys and values of the second layer, which are written for all,
+    and keep those of a step before in later layers. The row goes on with `keep` of its open `candidates` [n], those for
+    which the attention of all candidates rises most from the first layer to the second, and with all other positions
+    but the `cached` [any]; all are absolute, and ascend. Only kept candidates are predicted: at others of its one span,
+    which has all candidates, a result has the canvas, the mask's id as proposal, and 0 for all else."""
 
     keep: int
     candidates: Ints
@@ -247,8 +245,7 @@ class StepPlan:
         return sum([row.end - row.start for row in self.rows])
 
     @cached_property
-    def passed(self) -> int:
-        """Positions that pass all layers."""
+    def passed(self) -> int:  # all layers
         return self.tokens - sum([row.selection.dropped for row in self.rows if row.selection is not None])
 
     @cached_property

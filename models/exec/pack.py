@@ -325,7 +325,7 @@ class Predicting(NamedTuple):
     """The projected positions that a selection leaves: arguments of `selection.predicted`. Row r and span s have those
     of M between two of these starts."""
 
-    count: int  # M, and padding
+    kept: int  # M, and padding
     starts: Tensor  # [R + 1] int32
     span_starts: Tensor  # [S + 1] int32
     attention: AttentionPlan | None
@@ -610,7 +610,7 @@ def _batch(buffer: Tensor, sizes: Mapping[str, int], inputs: OptionalInputs, sha
         )
     if inputs.kept_projected:
         predicting = Predicting(
-            count=inputs.kept_projected,
+            kept=inputs.kept_projected,
             starts=views["kept_projected_starts"],
             span_starts=views["kept_span_starts"],
             attention=plan_of(shape.projected_tiling, "kept_projected_tiles") if shape else None,

@@ -96,7 +96,7 @@ def select(selecting: Selecting, gains: Tensor) -> GoingOn:
 def predicted(batch: Batch, predicting: Predicting, selected: Selected) -> Predicted:
     """The projected positions that are predicted, where the states of the tokens that go on are those of `selected`."""
     there = torch.arange(len(batch.projected), device=selected.read.device) < batch.projected_starts[-1]
-    projected, real = _first(selected.read[batch.projected] & there, predicting.count, predicting.starts[-1])
+    projected, real = _first(selected.read[batch.projected] & there, predicting.kept, predicting.starts[-1])
     within = torch.searchsorted(selected.ordered, batch.projected[projected])
     within = within.clamp_max(len(selected.ordered) - 1)  # of padding, too
     ordered = torch.where(real, projected, AFTER_ALL)
