@@ -13,15 +13,22 @@ WORDS = (100, 1000)  # ids of ordinary words of every model that is measured
 @dataclass(frozen=True, slots=True)
 class Quota:
     """A decoder that fills each block in a fixed number of forwards, whatever the network says. `by_block`: the
-    parameter with the forwards of each block; without one, `steps` are those of the whole answer."""
+    parameter with the forwards of each block; without one, `steps` are those of the whole answer. With a `cache`, which
+    may not go with `steps`, a forward commits one token, as no probability of random weights reaches the threshold."""
 
     decoder: str
     block: int
     forwards: int
     by_block: str = ""
+    cache: str = ""
 
-    def params(self, max_tokens: int) -> dict[str, int]:
-        """Return the parameters of an answer that set its forwards."""
+    def params(self, max_tokens: int) -> dict[str, int | float | str]:
+        """Return the parameters of an answer that set its forwards. Raises `ValueError` for a cache unless a block has
+        as many forwards as tokens."""
+        if self.cache:
+            if self.forwards != self.block:
+                raise ValueError(f"--cache goes with --forwards {self.block}, as many as a block has tokens")
+            return {"cache": self.cache, "threshold": 1.0}
         if self.by_block:
             return {self.by_block: self.forwards}
         return {"steps": self.forwards * -(-max_tokens // self.block)}

@@ -159,7 +159,7 @@ async def _all_had(clients: Sequence[ClientProcess], number: int) -> None:
 def loads(options: argparse.Namespace, server: Server) -> list[Load]:
     """Return the loads in their order: mixed answers first, right after the server's start."""
     equal, mixed = QUOTAS.get(options.shape or server.model, (LANES, LANES))
-    changed: dict[str, Any] = {"decoder": options.decoder, "block": options.block, "forwards": options.forwards}
+    changed: dict[str, Any] = {name: getattr(options, name) for name in ("decoder", "block", "forwards", "cache")}
     changed = {name: value for name, value in changed.items() if value is not None}
     equal, mixed = replace(equal, **changed), replace(mixed, **changed)
     found = [Load("mixed", streams, MIXED_PROMPT, MIXED_ANSWER, mixed, server.model) for streams in options.mixed or ()]
@@ -167,6 +167,7 @@ def loads(options: argparse.Namespace, server: Server) -> list[Load]:
     repeats = options.repeat_prompts
     found += [Load("equal", streams, prompt, answer, equal, server.model, repeats) for streams in options.levels or ()]
     for load in [*found, *filter(None, (long_prompts(load, options.beside) for load in found))]:
+        load.quota.params(load.max_tokens[1])
         longest = load.prompt_tokens[1] + load.max_tokens[1]
         if longest > server.longest:
             raise ValueError(
@@ -309,6 +310,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--decoder", help="default: by --shape")
     parser.add_argument("--block", type=positive, help="tokens of a block (default: by --shape)")
     parser.add_argument("--forwards", type=positive, help="forwards of a block (default: by --shape)")
+    parser.add_argument(
+        "--cache", help="of requests; then --forwards is --block, a token each (default: the decoder's)"
+    )
     clients = max(1, min(MOST_CLIENTS, (os.cpu_count() or 1) // PER_CLIENT))
     parser.add_argument("--clients", type=positive, default=clients, help="processes (default here: %(default)s)")
     parser.add_argument("--timeout", type=above_zero, default=120.0, help="of an answer (default: %(default)g s)")

@@ -17,6 +17,7 @@ from asynclane.bench.serving.picture import main as picture
 from asynclane.bench.serving.run import long_prompts, main, repeatable
 from asynclane.bench.serving.streams import Job, Reply, record
 from asynclane.bench.serving.tally import Scrape, beside, figures, gaps, read_metrics, spread_ms
+from asynclane.scheduler import AttentionPattern, resolve
 from asynclane.server.metrics import Metrics, StepReport
 
 from ..support.other_server import ANSWER, other_server
@@ -41,6 +42,17 @@ def test_a_request_repeats_and_no_two_prompts_begin_alike() -> None:
     assert {(len(body["prompt"]), body["max_tokens"], body["steps"]) for body in bodies} == {(200, 256, 72)}
     again = replace(LOAD, repeats=True)
     assert again.body(1, 0) == again.body(1, 5) != again.body(0, 5)
+
+
+def test_with_a_cache_each_forward_commits_one_token() -> None:
+    """So that caches which do not go with `steps` are compared with others at the same number of forwards."""
+    quota = Quota("fast-dllm", 16, 16, cache="focus")
+    assert quota.params(64) == {"cache": "focus", "threshold": 1.0}
+    pattern = AttentionPattern(block_size=16, selects=True)
+    for cache in ("focus", "prefix"):
+        resolve("fast-dllm", replace(quota, cache=cache).params(64), 64, pattern)
+    with pytest.raises(ValueError, match="--cache goes with --forwards 16, as many as a block has tokens"):
+        replace(quota, forwards=8).params(64)
 
 
 def test_mixed_lengths_stay_in_their_ranges_and_each_block_has_its_forwards() -> None:
