@@ -367,14 +367,14 @@ class Scheduler:
         ready = _able_to_begin(ready)
         tokens = Counter[str]()
         for planned in (*in_flight, *ready):
-            tokens[planned.sequence.request.client] += planned.tokens
+            tokens[planned.sequence.request.client] += planned.passed
         ((greedy, _),) = tokens.most_common(1)
         others = size_of([one for one in (*in_flight, *ready) if one.sequence.request.client != greedy])
         used = size_of([one for one in in_flight if one.sequence.request.client == greedy])
         fair = []
         for planned in ready:
             if planned.sequence.request.client == greedy:
-                more = used.plus(StepSize(planned.tokens, planned.drafted))
+                more = used.plus(StepSize(planned.passed, planned.drafted))
                 if used.tokens and self._cost(others.plus(more)) > 2 * self._cost(others.reaching(used)):
                     continue
                 used = more
