@@ -43,7 +43,7 @@ from asynclane.server.text.tokenizer import Tokenizer
 from ..support.fakes import Panic, ScriptedExecutor, raising
 from .measure import memory_mb
 
-FAULTS = 20_000 if os.environ.get("CHAOS") == "all" else 700
+FAULTS = 20_000 if os.environ.get("CHAOS") == "all" else 500
 BATCH, CALM = 30, 6  # requests that do harm, and others beside them
 LIMITS = Limits(slots=10, pages=48, page_size=16, step_tokens=320, max_model_len=256, max_queue=24)
 ANSWERS = [f"{word} fish. Two fish, and {word} birds.\nAnd so on, and so on." for word in ("One", "Red", "No", "Old")]

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 from asynclane import clients
 
 from ..support.programs import ask, needed, node_program, python_program
+from ..support.scale import LONG
 from ..support.servers import Server
 from ..support.tools import CITY
 
@@ -128,6 +129,7 @@ def test_pydantic_ai_runs_tools_and_returns_outputs_of_each_kind(open_server: Se
     asyncio.run(run())
 
 
+@LONG
 def test_litellm_completes_streams_calls_and_holds_a_schema(open_server: Server) -> None:
     found = ask(python_program("agents.py"), open_server.url, "litellm", quiet=False)
     text = "The capital of France is Paris."
@@ -135,6 +137,7 @@ def test_litellm_completes_streams_calls_and_holds_a_schema(open_server: Server)
     assert found == {"whole": text, "streamed": text, "turns": [turn, turn], "formatted": COUNTED}
 
 
+@LONG
 def test_instructor_fills_models_in_each_of_its_modes(open_server: Server) -> None:
     found = ask(python_program("agents.py"), open_server.url, "instructor", quiet=False)
     assert found == {mode: [COUNTED, COUNTED] for mode in ("tool_call", "json_schema_mode", "responses_tools")}

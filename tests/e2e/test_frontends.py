@@ -21,6 +21,7 @@ import httpx
 import pytest
 
 from ..support.processes import ASYNCLANE, started
+from ..support.scale import part
 from ..support.servers import (
     PARIS,
     SLOW,
@@ -90,7 +91,7 @@ def content(url: str, path: str, body: dict[str, Any]) -> Any:
     return response.status_code, texts, [part for part in rest if part is not None]
 
 
-@pytest.mark.parametrize(("path", "body"), BODIES, ids=[str(number) for number in range(len(BODIES))])
+@pytest.mark.parametrize(("path", "body"), part(BODIES, 2))
 def test_answers_are_those_of_one_process(server: Server, apart: Server, path: str, body: dict[str, Any]) -> None:
     streamed = {**body, "stream": True, "stream_options": {"include_usage": True, "include_lanes": path == CHAT}}
     if "logprobs" in body or body.get("n", 1) > 1 or isinstance(body.get("prompt"), list):

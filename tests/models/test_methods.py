@@ -60,7 +60,7 @@ def test_s2d2_that_never_checks_is_the_decoder_that_it_begins_with() -> None:
 def test_causal_keys_of_a_prompt_are_shared_with_causal_requests_alone(vocabulary: Vocabulary) -> None:
     prompt, sdar = (CHATS[3] * 3)[:64] + CHATS[0], network("tiny-sdar")
     scheduler = Scheduler(sdar.limits, vocabulary, pattern=sdar.pattern)
-    specs = [Spec(prompt, 20, "s2d2", {"cached": kind}) for kind in ("causal", "block", "causal", "block")]
+    specs = [Spec(prompt, 12, "s2d2", {"cached": kind}) for kind in ("causal", "block", "causal", "block")]
     answers = [serve(scheduler, sdar.runner, [spec], first=number)[0] for number, spec in enumerate(specs)]
     assert [answer.cached_tokens for answer in answers] == [0, 0, *[len(prompt) // 16 * 16] * 2]
     alone = [answer.canvas.tolist() for answer in sdar.run(specs[:2])]
