@@ -76,7 +76,7 @@ def test_the_ai_sdk_runs_tools_and_reads_objects_by_both_of_its_providers(open_s
 
 # LangChain keeps what the SDK has parsed in a field for something else.
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
-@pytest.mark.parametrize("responses", [False, True], ids=["chat", "responses"])
+@pytest.mark.parametrize("responses", [False, pytest.param(True, marks=LONG)], ids=["chat", "responses"])
 def test_langchain_binds_tools_and_reads_models_of_pydantic(open_server: Server, responses: bool) -> None:
     needed(find_spec("langchain_openai"), "there is no langchain-openai here")
     from langchain_core.messages import AIMessageChunk, HumanMessage
@@ -103,7 +103,7 @@ def test_langchain_binds_tools_and_reads_models_of_pydantic(open_server: Server,
             assert found == Answer.model_validate(COUNTED)
 
 
-@pytest.mark.parametrize("responses", [False, True], ids=["chat", "responses"])
+@pytest.mark.parametrize("responses", [False, pytest.param(True, marks=LONG)], ids=["chat", "responses"])
 def test_pydantic_ai_runs_tools_and_returns_outputs_of_each_kind(open_server: Server, responses: bool) -> None:
     needed(find_spec("pydantic_ai"), "there is no pydantic-ai-slim here")
     import httpx2

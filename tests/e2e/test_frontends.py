@@ -21,7 +21,7 @@ import httpx
 import pytest
 
 from ..support.processes import ASYNCLANE, started
-from ..support.scale import part
+from ..support.scale import LONG, part
 from ..support.servers import (
     PARIS,
     SLOW,
@@ -237,6 +237,7 @@ def test_a_client_that_leaves_frees_its_pages(apart: Server) -> None:
     wait_for(lambda: idle(apart.url))
 
 
+@LONG
 def test_a_signal_lets_answers_finish_and_ends_all(apart: Server) -> None:
     """The last test of this server."""
     children = front_ends(apart.process.pid)

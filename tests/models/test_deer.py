@@ -30,7 +30,7 @@ from asynclane.scheduler.contract import GREEDY, Ints, Placement, Row, StepPlan,
 from ..support.cases import SMALL, network
 from ..support.driver import LIMITS, TWO_IN_FLIGHT, Answer, Spec, run, serve
 from ..support.fakes import END, MASK, PIECES, vocabulary
-from ..support.scale import ALL, crossed, part
+from ..support.scale import crossed, part
 from ..support.small_network import small_pair, small_runner
 
 SERVED = SMALL["next-token"]
@@ -99,7 +99,7 @@ def test_text_and_probabilities_are_those_of_one_token_a_forward_whatever_is_dra
 ) -> None:
     """To the bit, at temperature 0 and with a seed. Some drafts are right, so positions were computed together."""
     pattern, forwards = drafted(DRAFTERS[drafter]), 0
-    for length in (2, 32) if ALL else (32,):
+    for length in (2, 32):
         params = WHOLE | {"draft_length": length}
         specs = [Spec(prompt, LENGTH, "deer", params, sampling=SAMPLINGS[sampling], ranks=2) for prompt in PROMPTS[:3]]
         for answer, want in zip(
@@ -111,7 +111,7 @@ def test_text_and_probabilities_are_those_of_one_token_a_forward_whatever_is_dra
             np.testing.assert_array_equal(answer.scores.logprobs, want.scores.logprobs)
             np.testing.assert_array_equal(answer.scores.ranked, want.scores.ranked)
             forwards += answer.steps
-    assert forwards < (2 if ALL else 1) * 3 * (2 * LENGTH - 1)  # that many if all drafts were wrong
+    assert forwards < 2 * 3 * (2 * LENGTH - 1)  # that many if all drafts were wrong
 
 
 def test_a_step_that_drafts_for_one_request_may_carry_another_with_fewer_alternatives() -> None:

@@ -33,7 +33,7 @@ from asynclane.training.network import Network
 from asynclane.training.noise import canvas
 from asynclane.training.shapes import SHAPES, Shape
 
-from ..support.scale import ALL
+from ..support.scale import ALL, LONG
 
 TOKENIZER = find_model("tiny-llada") / "tokenizer.json"
 
@@ -211,6 +211,7 @@ def test_with_a_clock_the_rate_falls_to_nothing_at_the_end_of_the_time(monkeypat
     assert train.stages(shape, plan, resumes=True)[0][1] == 0.0
 
 
+@LONG
 def test_a_short_run_by_the_clock_writes_a_checkpoint_with_the_template(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
