@@ -9,8 +9,11 @@ import functools
 import gc
 import logging
 import os
+import resource
 import ssl
+import sys
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -63,6 +66,33 @@ def certificates() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
         yield
+
+
+def resident_bytes() -> int:
+    """The memory of this process, or 0 where the system does not say it."""
+    pages = Path("/proc/self/statm")
+    return int(pages.read_text().split()[1]) * resource.getpagesize() if pages.exists() else 0
+
+
+class Leftovers:
+    """Lets go, after each gigabyte, of engines and networks that tests have left: FastAPI remembers all functions of
+    all applications, and collections are rare."""
+
+    def __init__(self) -> None:
+        self._kept_bytes = 0
+
+    def pytest_runtest_logfinish(self) -> None:
+        if resident_bytes() > self._kept_bytes + (1 << 30):
+            remembering = sys.modules.get("fastapi.dependencies.models")
+            for found in vars(remembering).values() if remembering else ():
+                if hasattr(found, "cache_clear"):
+                    found.cache_clear()
+            gc.collect()
+            self._kept_bytes = resident_bytes()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Leftovers())
 
 
 def pytest_collection_finish() -> None:

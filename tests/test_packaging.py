@@ -17,6 +17,7 @@ from zipfile import ZipFile
 import pytest
 
 from .support.checkout import ROOT, sent_to_docker, tracked
+from .support.scale import LONG
 
 SHIPPED = (
     *(
@@ -115,6 +116,7 @@ def contents(package: Path) -> dict[str, bytes]:
     return {path.relative_to(package).as_posix(): path.read_bytes() for path in files}
 
 
+@LONG
 def test_the_source_archive_makes_the_same_wheel_and_has_nothing_more(built: Distributions, tmp_path: Path) -> None:
     own = {"LICENSE", "MANIFEST.in", "PKG-INFO", "README.md", "asynclane.egg-info", "pyproject.toml", "setup.cfg"}
     own |= {"setup.py", *(folder.split("/")[0] for folder in SHIPPED)}

@@ -20,7 +20,7 @@ from asynclane.bench.report.capacity import capacity_section
 from asynclane.bench.serving.run import MIXED_ANSWER, MIXED_PROMPT
 from asynclane.scheduler.step_cost import StepCost
 
-from ..support.scale import ALL
+from ..support.scale import ALL, part
 
 ROUND_S = 0.01
 FLAT = StepCost([0, 1], [ROUND_S, ROUND_S])  # a step takes as long with any number of positions
@@ -47,7 +47,7 @@ def waits(requests: list[Request], service_s: float) -> list[float]:
     return [request.end_s - request.arrived_s - service_s for request in requests]
 
 
-@pytest.mark.parametrize("load", [0.3, 0.7])
+@pytest.mark.parametrize("load", part([0.3, 0.7], 2))
 def test_one_slot_of_equal_requests_is_m_d_1(load: float) -> None:
     ended = run(made_up(), 1, "random", poisson(load / ROUND_S, 50_000, ONE_ROUND, 1))
     expected = load * ROUND_S / (2 * (1 - load))

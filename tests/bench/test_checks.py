@@ -10,6 +10,8 @@ from asynclane.bench.eval.sandbox import outcomes
 from asynclane.bench.load.problems import Problem
 from asynclane.bench.quality.checks import right
 
+from ..support.scale import LONG
+
 DOUBLE = Problem("code", "", "", (("double(2)", "4"), ("double('ab')", "'abab'")))
 
 
@@ -65,7 +67,7 @@ def test_an_answer_is_right_or_wrong(checked: Problem, text: str, accepted: bool
         pytest.param("'\\0'", id="nul"),
         pytest.param("\ud800", id="surrogate"),
         pytest.param("(" * 5000, id="nests"),
-        pytest.param("def double(x):\n    return [x for x in iter(int, 1)]", id="never ends"),
+        pytest.param("def double(x):\n    return [x for x in iter(int, 1)]", id="never ends", marks=LONG),
         pytest.param("10 ** 10 ** 9", id="never ends, in one operation"),
     ],
 )

@@ -9,6 +9,8 @@ import pytest
 
 from asynclane.bench.steps.prefill import CURVE, main, read_curve
 
+from ..support.scale import LONG
+
 
 def test_a_limit_bounds_the_pauses_and_costs_few_tokens(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--limits", "0,512", "--streams", "16", "--seconds", "4"]) == 0
@@ -19,7 +21,7 @@ def test_a_limit_bounds_the_pauses_and_costs_few_tokens(capsys: pytest.CaptureFi
     assert chunked["tokens_per_s"] > 0.8 * whole["tokens_per_s"] > 0
 
 
-@pytest.mark.parametrize("streams", [1, 32])
+@pytest.mark.parametrize("streams", [pytest.param(1, marks=LONG), 32])
 def test_a_long_prompt_makes_tokens_come_less_than_twice_as_late(
     streams: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

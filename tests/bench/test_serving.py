@@ -288,7 +288,7 @@ def test_the_arguments_that_are_shown_leave_written_files_out() -> None:
         (["--server", "sh -c 'echo broken; exit 1'"], "the server did not start: broken"),
         (["--json", "nowhere/a.json"], "no folder nowhere"),
         (["--shape", "x", "--url", "http://127.0.0.1:1"], "not allowed with"),
-        (["--shape", "nosuch"], "no checkpoint of nosuch"),
+        pytest.param(["--shape", "nosuch"], "no checkpoint of nosuch", marks=LONG),
     ],
 )
 def test_what_cannot_be_measured_is_one_line_and_exit_code_2(

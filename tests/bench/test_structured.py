@@ -10,7 +10,10 @@ from jsonschema import Draft202012Validator
 from asynclane.bench.quality.structured import SCHEMAS, SchemaTally, main
 from asynclane.server.engine.messages import Finish
 
+from ..support.scale import LONG
 
+
+@LONG
 def test_answers_of_schemas_parse_and_validate(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--requests", "4", "--threads", "1", "--max-tokens", "64"]) == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -51,6 +51,6 @@ def test_each_is_refused_and_nobody_beside_it_notices(server: Server, together: 
 
 
 def test_good_and_bad_requests_side_by_side_get_what_they_should(server: Server) -> None:
-    figures, _ = asyncio.run(soak(server, seconds=3))
+    figures, _ = asyncio.run(soak(server, seconds=2))
     assert not figures["wrong"]
     assert sum(figures["done"].values()) > 8

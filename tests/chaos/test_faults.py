@@ -41,9 +41,11 @@ from asynclane.server.text.detokenizer import Detokenizer
 from asynclane.server.text.tokenizer import Tokenizer
 
 from ..support.fakes import Panic, ScriptedExecutor, raising
+from ..support.scale import ALL
 from .measure import memory_mb
 
-FAULTS = 20_000 if os.environ.get("CHAOS") == "all" else 700
+MANY = os.environ.get("CHAOS") == "all"
+FAULTS = 20_000 if MANY else 500
 BATCH, CALM = 30, 6  # requests that do harm, and others beside them
 LIMITS = Limits(slots=10, pages=48, page_size=16, step_tokens=320, max_model_len=256, max_queue=24)
 ANSWERS = [f"{word} fish. Two fish, and {word} birds.\nAnd so on, and so on." for word in ("One", "Red", "No", "Old")]
@@ -348,7 +350,7 @@ def answers() -> dict[str, str]:
     return {}
 
 
-@pytest.fixture(params=[1, 2], ids=["one-in-flight", "two-in-flight"])
+@pytest.fixture(params=[1, 2] if MANY or ALL else [2], ids="{}-in-flight".format)
 def house(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, answers: dict[str, str]) -> Iterator[House]:
     """With parts that fail for those requests that want it, and with clocks that jump."""
     house = House(Tokenizer(EMBEDDED / "tiny-llada"), request.param, answers)

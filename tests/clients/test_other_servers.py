@@ -9,6 +9,7 @@ import pytest
 
 from asynclane.clients import Answer, StatusError, StreamError, UnexpectedReply
 
+from ..support.scale import crossed
 from .conftest import DONE, HI, chunk, replies, streamed, text
 
 CHOICE = {"index": 0, "delta": {"content": "b"}}
@@ -28,9 +29,14 @@ ERRORS: dict[str, tuple[Any, str, str | None]] = {
 }
 
 
-@pytest.mark.parametrize("name", ERRORS)
-@pytest.mark.parametrize("written", [json.dumps, lambda it: json.dumps(it, separators=(",", ":")), "{}".format])
-@pytest.mark.parametrize("event", ["", "event: error\n"])
+@pytest.mark.parametrize(
+    ("name", "written", "event"),
+    crossed(
+        ERRORS,
+        [json.dumps, lambda it: json.dumps(it, separators=(",", ":")), "{}".format],
+        ["", "event: error\n"],
+    ),
+)
 def test_an_error_in_a_stream_is_never_taken_for_a_part_of_the_answer(
     connect_either: Any, name: str, written: Any, event: str
 ) -> None:

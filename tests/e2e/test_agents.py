@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 from asynclane import clients
 
 from ..support.programs import ask, needed, node_program, python_program
+from ..support.scale import LONG
 from ..support.servers import Server
 from ..support.tools import CITY
 
@@ -75,7 +76,7 @@ def test_the_ai_sdk_runs_tools_and_reads_objects_by_both_of_its_providers(open_s
 
 # LangChain keeps what the SDK has parsed in a field for something else.
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
-@pytest.mark.parametrize("responses", [False, True], ids=["chat", "responses"])
+@pytest.mark.parametrize("responses", [False, pytest.param(True, marks=LONG)], ids=["chat", "responses"])
 def test_langchain_binds_tools_and_reads_models_of_pydantic(open_server: Server, responses: bool) -> None:
     needed(find_spec("langchain_openai"), "there is no langchain-openai here")
     from langchain_core.messages import AIMessageChunk, HumanMessage
@@ -102,7 +103,7 @@ def test_langchain_binds_tools_and_reads_models_of_pydantic(open_server: Server,
             assert found == Answer.model_validate(COUNTED)
 
 
-@pytest.mark.parametrize("responses", [False, True], ids=["chat", "responses"])
+@pytest.mark.parametrize("responses", [False, pytest.param(True, marks=LONG)], ids=["chat", "responses"])
 def test_pydantic_ai_runs_tools_and_returns_outputs_of_each_kind(open_server: Server, responses: bool) -> None:
     needed(find_spec("pydantic_ai"), "there is no pydantic-ai-slim here")
     import httpx2
@@ -128,6 +129,7 @@ def test_pydantic_ai_runs_tools_and_returns_outputs_of_each_kind(open_server: Se
     asyncio.run(run())
 
 
+@LONG
 def test_litellm_completes_streams_calls_and_holds_a_schema(open_server: Server) -> None:
     found = ask(python_program("agents.py"), open_server.url, "litellm", quiet=False)
     text = "The capital of France is Paris."
@@ -135,6 +137,7 @@ def test_litellm_completes_streams_calls_and_holds_a_schema(open_server: Server)
     assert found == {"whole": text, "streamed": text, "turns": [turn, turn], "formatted": COUNTED}
 
 
+@LONG
 def test_instructor_fills_models_in_each_of_its_modes(open_server: Server) -> None:
     found = ask(python_program("agents.py"), open_server.url, "instructor", quiet=False)
     assert found == {mode: [COUNTED, COUNTED] for mode in ("tool_call", "json_schema_mode", "responses_tools")}

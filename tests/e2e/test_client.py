@@ -85,7 +85,7 @@ async def joined(client: AsyncClient, call: Call) -> tuple[Choices, Usage | None
 
 
 def test_random_requests_are_answered_the_same_streamed_whole_alone_and_batched(server: Server) -> None:
-    calls = part(map(random_request, [random.Random(20)] * REQUESTS), 8)
+    calls = part(map(random_request, [random.Random(20)] * REQUESTS), 16)
 
     async def both(client: AsyncClient, limit: asyncio.Semaphore, call: Call) -> Choices:
         async with limit:

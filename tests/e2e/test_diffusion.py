@@ -49,12 +49,12 @@ REGEX = {"guided_regex": r"Mia [a-z ]{4,20}\."}
     [
         {},
         pytest.param({"decoder": "llada", "steps": 16}, marks=LONG),
-        {"decoder": "wino"},
+        pytest.param({"decoder": "wino"}, marks=LONG),
         pytest.param({"decoder": "saber"}, marks=LONG),
         {"decoder": "blockbatch"},
         {"temperature": 1, "seed": 5, "n": 3},
         {"stop": ["fox", "zebra"]},
-        REGEX,
+        pytest.param(REGEX, marks=LONG),
     ],
     ids=str,
 )

@@ -21,6 +21,7 @@ import httpx
 import pytest
 
 from ..support.processes import ASYNCLANE, started
+from ..support.scale import LONG, part
 from ..support.servers import (
     PARIS,
     SLOW,
@@ -90,7 +91,7 @@ def content(url: str, path: str, body: dict[str, Any]) -> Any:
     return response.status_code, texts, [part for part in rest if part is not None]
 
 
-@pytest.mark.parametrize(("path", "body"), BODIES, ids=[str(number) for number in range(len(BODIES))])
+@pytest.mark.parametrize(("path", "body"), part(BODIES, 2))
 def test_answers_are_those_of_one_process(server: Server, apart: Server, path: str, body: dict[str, Any]) -> None:
     streamed = {**body, "stream": True, "stream_options": {"include_usage": True, "include_lanes": path == CHAT}}
     if "logprobs" in body or body.get("n", 1) > 1 or isinstance(body.get("prompt"), list):
@@ -236,6 +237,7 @@ def test_a_client_that_leaves_frees_its_pages(apart: Server) -> None:
     wait_for(lambda: idle(apart.url))
 
 
+@LONG
 def test_a_signal_lets_answers_finish_and_ends_all(apart: Server) -> None:
     """The last test of this server."""
     children = front_ends(apart.process.pid)

@@ -8,7 +8,7 @@ from ..support.scale import ALL
 from ..support.servers import Server
 from .fuzz import WORKERS, command, environment
 
-SEED, EXAMPLES = 7, 10 if ALL else 5
+SEED, EXAMPLES = 7, 10 if ALL else 3
 
 
 def test_whatever_is_sent_gets_what_the_openapi_document_promises(server: Server) -> None:

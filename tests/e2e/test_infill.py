@@ -8,6 +8,7 @@ import httpx
 import openai
 import pytest
 
+from ..support.scale import LONG
 from ..support.servers import Server
 
 BEFORE = "This function does it:\n```python"
@@ -33,6 +34,7 @@ def test_a_line_is_written_for_what_comes_after_it(client: openai.OpenAI, opened
     assert (choice.text, choice.finish_reason) == (NAME, "length")
 
 
+@LONG
 def test_the_length_of_a_line_is_found_by_trying(client: openai.OpenAI, opened: list[int]) -> None:
     after = AFTER.replace("Counts the words in the text", "Tells whether the text is a palindrome")
     after = after.replace("return len(text.split())", "clean = text.lower()\n    return clean == clean[::-1]")

@@ -15,12 +15,12 @@ import pytest
 from asynclane.models.checkpoint.registry import EMBEDDED
 
 from ..support.likelihood import BLOCK, Setting
-from ..support.scale import ALL
+from ..support.scale import ALL, crossed
 from ..support.servers import Server
 
 Ask = Callable[[random.Random, Setting], tuple[str, list[str]]]
 
-QUESTIONS = 25 if ALL else 3  # of each kind
+QUESTIONS = 25 if ALL else 2  # of each kind
 PROMPT = "Tom has 12 eggs and finds 11 more."
 
 
@@ -100,7 +100,7 @@ def test_the_tokenizer_is_described_as_evaluation_tools_read_it(server: Server, 
 def test_the_harness_finds_the_choices_that_the_network_prefers(client: openai.OpenAI, setting: Setting) -> None:
     """Its requests, and its way to read the answers: the sum from the context's end to the entry before the last."""
     draws = random.Random(7)
-    for _ in range(12 if ALL else 4):
+    for _ in range(12 if ALL else 2):
         one, two = draws.randrange(2, 60), draws.randrange(2, 40)
         context = setting.ids(f"#### {one} + {two} =")
         options = [setting.ids(f" {number}") for number in (one + two, one + two + draws.choice([-10, -1, 1, 10]))]
@@ -205,8 +205,7 @@ def test_options_of_one_token_take_no_forward_beside_the_answer(
         assert cost[1] == cost[0] + 1
 
 
-@pytest.mark.parametrize("texts", [["A", "B", "C"], ["Ada", "Bob", "Cleo is"]])
-@pytest.mark.parametrize("choices", [1, 3])
+@pytest.mark.parametrize(("texts", "choices"), crossed([["A", "B", "C"], ["Ada", "Bob", "Cleo is"]], [1, 3]))
 def test_the_last_chunk_of_each_choice_has_the_probabilities(
     client: openai.OpenAI, texts: list[str], choices: int
 ) -> None:

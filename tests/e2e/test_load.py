@@ -6,9 +6,11 @@ import json
 import subprocess
 import sys
 
+from ..support.scale import LONG
 from ..support.servers import Server
 
 
+@LONG
 def test_a_sweep_of_the_real_server_has_all_figures(server: Server) -> None:
     command = [sys.executable, "-P", "-m", "asynclane.server", "bench", "--url", server.url]
     command += ["--concurrency", "1,4", "--requests", "4", "--tasks", "code", "--max-tokens", "64", "--warmup", "1"]

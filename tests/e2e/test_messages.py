@@ -12,6 +12,7 @@ import httpx
 import pytest
 from pydantic import BaseModel, Field
 
+from ..support.scale import part
 from ..support.servers import START_S, Server, gauge, wait_for
 from ..support.tools import CITY
 from .conftest import KEY
@@ -53,7 +54,10 @@ def said(message: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "choice",
-    [{"type": "auto"}, {"type": "any", "disable_parallel_tool_use": True}, {"type": "tool", "name": "get_weather"}],
+    part(
+        [{"type": "auto"}, {"type": "any", "disable_parallel_tool_use": True}, {"type": "tool", "name": "get_weather"}],
+        3,
+    ),
     ids=lambda choice: choice["type"],
 )
 def test_a_tool_is_turned_twice_streamed_and_whole(claude: anthropic.Anthropic, choice: Any) -> None:

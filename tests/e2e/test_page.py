@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from asynclane.server.cli import main as cli
 
 from ..support.processes import ASYNCLANE
-from ..support.scale import part
+from ..support.scale import LONG, part
 from ..support.servers import Server
 from ..support.tools import WEATHER
 from .browser import CODE, PARIS, PHONE, STORY, Open, answered, ask, button, canned, reply
@@ -489,13 +489,14 @@ def test_a_broken_replay_is_named(visit: Open, server: Server) -> None:
         link({**TEXTS, "confidences": [], "steps": [[[], []]] * 6000}),
         link({**TEXTS, "confidences": [], "steps": [], "text": "x" * 5_000_000}),
     ]
-    for content in part(broken, 2):
+    for content in part(broken, 4):
         page.goto("about:blank")
         page.goto(f"{server.url}/#replay={content}")
         expect(page.get_by_role("alert")).to_contain_text("The replay in this link is broken")
         expect(page.locator("#race")).to_be_visible()
 
 
+@LONG
 def test_fifty_messages_go_back_and_forth(visit: Open) -> None:
     page = visit(viewport=PHONE, reduced_motion="reduce")
     page.route("**/v1/chat/completions", canned("Yes", ", it ", "is."))

@@ -16,6 +16,7 @@ import pytest
 
 from ..support.checkout import ROOT
 from ..support.processes import ASYNCLANE, environment
+from ..support.scale import LONG
 from ..support.servers import Server, start_server, stop_server
 
 QUESTIONS = (
@@ -89,6 +90,7 @@ def run(path: str, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment(PYTHONPATH=path), capture_output=True, text=True, timeout=120)
 
 
+@LONG
 def test_it_answers_alone_as_batched_and_over_http_as_from_python(path: str, server: Server) -> None:
     done = run(path, sys.executable, "-P", "-c", ANSWERS)
     assert done.returncode == 0, done.stderr

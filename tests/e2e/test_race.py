@@ -32,6 +32,7 @@ def finished(page: Page) -> None:
     expect(button(page, "In slow motion")).to_be_visible(timeout=60_000)
 
 
+@LONG
 def test_decoders_race_and_their_counters_are_the_api_s(visit: Open, server: Server) -> None:
     with ThreadPoolExecutor() as pool:
         replies = pool.map(lambda name: reply(server, TOM, decoder=name, max_tokens=LENGTH), RACERS[1:])

@@ -13,6 +13,7 @@ import pytest
 
 from asynclane.server.settings import Settings
 
+from ..support.scale import part
 from ..support.servers import Server
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +59,9 @@ def test_the_readme_is_short() -> None:
 
 
 def test_the_examples_run_and_print_what_is_shown(server: Server) -> None:
-    scripts = [(f"{name}-{number}", script.replace(DEFAULT_URL, server.url)) for name, number, script, _ in EXAMPLES]
+    examples = [each for each in EXAMPLES if each[0] == "README.md"]
+    examples += part([each for each in EXAMPLES if each[0] != "README.md"], 2)
+    scripts = [(f"{name}-{number}", script.replace(DEFAULT_URL, server.url)) for name, number, script, _ in examples]
     done = subprocess.run(
         [sys.executable, "-P", "-c", RUN_EACH],
         input=json.dumps(scripts),
@@ -68,6 +71,6 @@ def test_the_examples_run_and_print_what_is_shown(server: Server) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    for (name, number, _, shown), printed in zip(EXAMPLES, json.loads(done.stdout), strict=True):
+    for (name, number, _, shown), printed in zip(examples, json.loads(done.stdout), strict=True):
         assert printed.strip(), (name, number)
         assert shown is None or printed.strip("\n") == shown.strip("\n"), (name, number)

@@ -29,7 +29,7 @@ def ids_of(server: Server, text: str) -> list[int]:
     [
         ("asynclane", [PARIS, STORY]),
         ("fast-dllm", [PARIS, STORY] if ALL else [PARIS]),
-        ("llada", [PARIS, STORY] if ALL else [PARIS]),
+        pytest.param("llada", [PARIS, STORY], marks=LONG),
         pytest.param("credit", [PARIS, STORY], marks=LONG),
     ],
     ids=["asynclane", "fast-dllm", "llada", "credit"],

@@ -12,6 +12,7 @@ import httpx
 import openai
 import pytest
 
+from ..support.scale import part
 from ..support.servers import (
     PARIS,
     STORY,
@@ -32,14 +33,15 @@ def test_it_knows_the_capital_of_france_whole_and_streamed(client: openai.OpenAI
     assert (choice.message.content, choice.finish_reason) == ("The capital of France is Paris.", "stop")
     text, reason = "", ""
     for chunk in chat(client, PARIS, stream=True):
-        for part in chunk.choices:
-            text += part.delta.content or ""
-            reason = part.finish_reason or reason
+        for each in chunk.choices:
+            text += each.delta.content or ""
+            reason = each.finish_reason or reason
     assert (text, reason) == ("The capital of France is Paris.", "stop")
 
 
 def test_a_word_problem_is_solved_by_every_kind_of_decoder(client: openai.OpenAI) -> None:
-    for decoder, params in (("asynclane", {}), ("dream", {"steps": 20}), ("fast-dllm", {}), ("llada", {})):
+    kinds: Any = (("asynclane", {}), ("dream", {"steps": 20}), ("fast-dllm", {}), ("llada", {}))
+    for decoder, params in part(kinds, 2):
         extra = {"decoder": decoder, **params}
         assert "#### 20" in text_of(client, TOM, max_tokens=40, extra_body=extra), decoder
 
@@ -96,7 +98,7 @@ def test_choices_of_a_prompt_are_those_of_their_seeds_and_the_prompt_is_computed
     assert cost(together, "computed_tokens") == sum(cost(done, "computed_tokens") for done in alone) - 2 * shared
 
 
-@pytest.mark.parametrize("options", [{}, {"suffix": " home."}], ids=str)
+@pytest.mark.parametrize("options", part([{}, {"suffix": " home."}], 2), ids=str)
 def test_the_best_of_three_is_the_likeliest(client: openai.OpenAI, options: dict[str, Any]) -> None:
     def choices(**more: Any) -> Any:
         given = {"max_tokens": 20, "temperature": 1.2, "seed": 5, "logprobs": 0, **options, **more}

@@ -19,7 +19,7 @@ HALVINGS = pytest.mark.parametrize("halving", [None, TWO_IN_FLIGHT], ids=["one-s
 
 def tried(name: str, seed: str) -> list[str]:
     """A part of the cases, or all of them if they are few."""
-    return part(cases(name), 10 if len(cases(name)) > FEW else 1, seed=seed)
+    return part(cases(name), 20 if len(cases(name)) > FEW else 2, seed=seed)
 
 
 def assert_others_answered(name: str, some: list[str], answers: list[Answer], outcome: Outcome) -> None:

@@ -37,7 +37,7 @@ def specs(name: str) -> dict[str, Spec]:
     """Every decoder, on the embedded model a part, and isolated siblings that fork. Prompts end within pages of all
     sizes."""
     net, found = network(name), dict[str, Spec]()
-    some = decoders(net.pattern) if name in SMALL else part(decoders(net.pattern), 3, seed=name)
+    some = decoders(net.pattern) if name in SMALL else part(decoders(net.pattern), 6, seed=name)
     if not net.pattern.block_size:
         some += [(name, own) for name, own in VARIANTS if name.startswith("asynclane") and isolated(name, own)]
         some += [("asynclane", {**ISOLATED, "threshold": t, "refresh_every": n}) for t, n in ((0.6, 0), (0.7, 1))]

@@ -10,6 +10,7 @@ from asynclane.scheduler import Sampling
 
 from ..support.cases import CHATS, STORY, TEXT, comparable, network
 from ..support.driver import LIMITS, TWO_IN_FLIGHT, Spec
+from ..support.scale import LONG
 
 SEEDS = [Sampling(1.0, seed=seed) for seed in range(3)]
 SUFFIX = TEXT.encode(" The end.", specials=False)
@@ -23,13 +24,13 @@ def choices(spec: Spec) -> list[Spec]:
 @pytest.mark.parametrize(
     ("name", "spec", "shared"),
     [
-        ("tiny-llada", Spec(STORY, 12, ranks=1), len(STORY) // 16),
+        pytest.param("tiny-llada", Spec(STORY, 12, ranks=1), len(STORY) // 16, marks=LONG),
         ("tiny-llada", Spec(STORY, 12, suffix=SUFFIX), len(STORY) // 16),
         ("shifted", Spec([*range(2, 18), *range(2, 18), 5], 20, params=LANES), 2),
         # Where the prompt ends with a page, the position that predicts the first token is in it: it is not shared.
         *[("shifted", Spec((list(range(2, 18)) * 2)[:size], 20, params=LANES), 1) for size in (31, 32)],
         # Decoders that compute a prompt again share nothing.
-        ("tiny-llada", Spec(STORY, 12, params={"refresh_every": 1}), 0),
+        pytest.param("tiny-llada", Spec(STORY, 12, params={"refresh_every": 1}), 0, marks=LONG),
         ("tiny-llada", Spec(STORY, 12, params={"siblings": "isolated", "lookahead": 1}), 0),
         ("tiny-llada", Spec(STORY, 12, "fast-dllm"), 0),
     ],

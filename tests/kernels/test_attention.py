@@ -15,7 +15,7 @@ from asynclane.kernels.attention import reference, tiles
 from asynclane.models.exec.shapes import CANVAS_TILES
 
 from ..support.kernel_cases import DEVICE, NARROW, assert_near, attention_case, in_fp8, kernels_of, plan_of
-from ..support.scale import LONG, part
+from ..support.scale import LONG, crossed, part
 
 device = kernels_of("attention")
 ROWS = [(5, 40), (0, 9), (1, 1), (18, 33), (3, 16)]
@@ -138,35 +138,34 @@ def assert_attention(
 
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "dim", "page_size", "splits"),
-    [(2, 2, 64, 16, 1), (7, 1, 16, 32, 2), (4, 2, 128, 64, 3), (1, 1, 16, 16, 3)],
+    part([(2, 2, 64, 16, 1), (7, 1, 16, 32, 2), (4, 2, 128, 64, 3), (1, 1, 16, 16, 3)], 2),
 )
 def test_attention_of_awkward_rows(heads: int, kv_heads: int, dim: int, page_size: int, splits: int) -> None:
     case = attention_case(ROWS, heads, kv_heads, dim, page_size, device=DEVICE, padding=2)
     assert_attention(case, tiles.AttentionConfig(16, 16, 4, 2, splits))
 
 
-@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("splits", part([1, 3], 2))
 def test_programs_take_turns_at_the_tiles_of_few_tokens(splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "FEW_PROGRAMS", 1)
     case = attention_case([(2, 40 + row) for row in range(9)], 4, 2, 64, 16, device=DEVICE, padding=3)
     assert_attention(case, tiles.AttentionConfig(16, 16, 4, 2, splits))
 
 
-@pytest.mark.parametrize("dtype", NARROW)
-@pytest.mark.parametrize("splits", [1, 4])
+@pytest.mark.parametrize(("dtype", "splits"), crossed(NARROW, [1, 4]))
 def test_attention_in_half_precision(dtype: torch.dtype, splits: int) -> None:
     case = attention_case([(20, 70), (2, 3)], 4, 2, 64, 16, dtype, DEVICE)
     assert_attention(case, tiles.AttentionConfig(32, 32, 4, 2, splits))
 
 
-@pytest.mark.parametrize(("block", "splits"), [(1, 1), (5, 3), (16, 1), (40, 3)])
+@pytest.mark.parametrize(("block", "splits"), part([(1, 1), (5, 3), (16, 1), (40, 3)], 2))
 def test_attention_within_blocks(block: int, splits: int) -> None:
     """Queries of one tile see different numbers of keys."""
     case = attention_case([(30, 44), (1, 20), (9, 9), (17, 17), (0, 5)], 2, 1, 16, 16, device=DEVICE, padding=1)
     assert_attention(case, tiles.AttentionConfig(32, 16, 4, 2, splits), block)
 
 
-@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("splits", part([1, 3], 2))
 def test_causal_queries_need_not_ascend(splits: int) -> None:
     """As those of a row that is read in an order of its own, of which the last layer has some."""
     case = attention_case([(30, 44), (9, 9), (1, 20)], 4, 2, 16, 16, device=DEVICE, padding=1)
@@ -192,7 +191,7 @@ def test_attention_that_does_not_see_one_key(block: int, splits: int) -> None:
 WINDOWS = itertools.product((False, True), [(0, 1), (1, 1), (7, 3), (40, 2), (200, 3)])
 
 
-@pytest.mark.parametrize(("canvases", "sizes"), part(WINDOWS, 2, seed="windows"))
+@pytest.mark.parametrize(("canvases", "sizes"), part(WINDOWS, 3, seed="windows"))
 def test_attention_within_a_window(canvases: bool, sizes: tuple[int, int]) -> None:
     """Causal rows, and canvases whose queries all see the same keys, which reach further back than a page."""
     size, splits = sizes
@@ -207,7 +206,7 @@ def test_attention_within_a_window(canvases: bool, sizes: tuple[int, int]) -> No
     assert not torch.allclose(want, reference.paged_attention(*given, *more)[:real])  # its scale, at least
 
 
-@pytest.mark.parametrize("parts", [2, 4])
+@pytest.mark.parametrize("parts", part([2, 4], 2))
 def test_programs_share_the_query_heads_of_a_key_head(parts: int) -> None:
     case = attention_case(ROWS, 8, 2, 16, 16, device=DEVICE, padding=2)
     assert_attention(case, tiles.AttentionConfig(16, 16, 4, 2, 2, parts))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ..support.processes import environment
+from ..support.scale import LONG
 
 PROGRAM = """
 from importlib import import_module
@@ -35,6 +36,7 @@ print(counted.count, calls)
 """
 
 
+@LONG
 def test_kernels_count_unless_they_are_found_in_a_cache(tmp_path: Path) -> None:
     pytest.importorskip("triton")
     program = tmp_path / "program.py"

@@ -15,7 +15,7 @@ from asynclane.kernels.common.types import FeedForwardNorms, Fp8Heads, QkNorm
 from asynclane.kernels.elementwise import reference
 
 from ..support.kernel_cases import DEVICE, NARROW, assert_near, drawn, kernels_of
-from ..support.scale import part
+from ..support.scale import crossed, part
 
 device = kernels_of("elementwise")
 PLACES = [9, -1, 0, 5, -1]  # of which two are padding
@@ -49,9 +49,9 @@ def test_norm_and_gate_match_their_formulas() -> None:
     torch.testing.assert_close(reference.geglu(x), F.gelu(x[:, :4], approximate="tanh") * x[:, 4:])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, *NARROW])
-@pytest.mark.parametrize(("tokens", "dim"), [(3, 40), (1, 64)])
-def test_norms_and_gate(tokens: int, dim: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("sizes", "dtype"), crossed([(3, 40), (1, 64)], [torch.float32, *NARROW]), ids=str)
+def test_norms_and_gate(sizes: tuple[int, int], dtype: torch.dtype) -> None:
+    tokens, dim = sizes
     torch.manual_seed(0)
     x, residual = (torch.randn(tokens, dim, device=DEVICE).to(dtype) for _ in range(2))
     weight = torch.randn(dim, device=DEVICE).to(dtype)
@@ -63,11 +63,11 @@ def test_norms_and_gate(tokens: int, dim: int, dtype: torch.dtype) -> None:
     assert_near(device.geglu(x), reference.geglu(x))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, *NARROW])
-@pytest.mark.parametrize(("tokens", "dim"), [(3, 40), (1, 64)])
+@pytest.mark.parametrize(("sizes", "dtype"), crossed([(3, 40), (1, 64)], [torch.float32, *NARROW]), ids=str)
 def test_the_parts_of_a_layer_are_normed_and_added_as_one_after_the_other(
-    tokens: int, dim: int, dtype: torch.dtype
+    sizes: tuple[int, int], dtype: torch.dtype
 ) -> None:
+    tokens, dim = sizes
     x, residual = (3 * drawn(tokens, dim, dtype=dtype, seed=seed) for seed in range(2))
     parts, weights = 3 * drawn(tokens, 3, dim, dtype=dtype, seed=2), drawn(tokens, 3, seed=7).abs()
     found = (parts.float() * weights[..., None]).sum(1).to(dtype)
@@ -126,7 +126,7 @@ CHANGES = [(False, False, False), (True, False, False), (False, True, False), (F
 
 @pytest.mark.parametrize(
     ("sizes", "changes", "dtype"),
-    part(itertools.product(HEADS, CHANGES, [torch.float32, *NARROW]), 2, seed="heads"),
+    part(itertools.product(HEADS, CHANGES, [torch.float32, *NARROW]), 4, seed="heads"),
     ids=str,
 )
 def test_heads_are_biased_normed_and_rotated_as_in_torch(

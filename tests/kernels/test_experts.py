@@ -14,7 +14,7 @@ from asynclane.kernels.experts import experts_mlp, reference
 from asynclane.kernels.linear import quantize_groups, quantize_rows
 
 from ..support.kernel_cases import DEVICE, NARROW, assert_near, drawn, kernels_of
-from ..support.scale import part
+from ..support.scale import crossed, part
 
 device = kernels_of("experts")
 ROUTINGS = [
@@ -96,7 +96,7 @@ def assert_near_in_fp8(got: Tensor, want: Tensor) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "dtype", "fixed"),
-    part(itertools.product(SHAPES, [torch.float32, *NARROW], (False, True)), 2, seed="experts"),
+    part(itertools.product(SHAPES, [torch.float32, *NARROW], (False, True)), 4, seed="experts"),
     ids=str,
 )
 def test_experts_compute_what_torch_does(
@@ -106,8 +106,7 @@ def test_experts_compute_what_torch_does(
     assert_near(got, want)
 
 
-@pytest.mark.parametrize("gelu", [False, True])
-@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize(("dtype", "gelu"), crossed(NARROW, [False, True]))
 def test_experts_in_fp8_compute_what_torch_does(dtype: torch.dtype, gelu: bool) -> None:
     got, want = Case(37, 48, 80, 7, 3, dtype).quantized().both(gelu=gelu)
     assert_near_in_fp8(got, want)
@@ -137,7 +136,7 @@ def test_experts_with_gelu_compute_what_torch_does(dtype: torch.dtype) -> None:
     assert not torch.allclose(want, Case(37, 48, 80, 7, 3, dtype).both()[1])
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", part(range(3), 2))
 def test_every_tile_gives_the_same(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     tile = device._TILES[number][1]
     monkeypatch.setattr(device, "_tile", lambda *given: tile)

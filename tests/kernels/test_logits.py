@@ -11,6 +11,7 @@ import torch
 from asynclane.kernels.logits import reference
 
 from ..support.kernel_cases import DEVICE, NARROW, assert_near, kernels_of, some_logits
+from ..support.scale import crossed, part
 
 device = kernels_of("logits")
 
@@ -53,9 +54,11 @@ def test_factors_bring_logits_nearer_to_minus_infinity_before_anything_is_added(
     assert torch.equal(plain[2:7, columns], (logits[2:7, columns].float() + deltas).to(dtype))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize(("vocabulary", "words"), [(1100, 35), (33, 2), (2049, 70)])
-def test_masks_equal_the_reference_and_touch_nothing_else(dtype: torch.dtype, vocabulary: int, words: int) -> None:
+@pytest.mark.parametrize(
+    ("sizes", "dtype"), crossed([(1100, 35), (33, 2), (2049, 70)], [torch.float32, torch.float16]), ids=str
+)
+def test_masks_equal_the_reference_and_touch_nothing_else(sizes: tuple[int, int], dtype: torch.dtype) -> None:
+    vocabulary, words = sizes
     logits = some_logits(DEVICE, 9, vocabulary, dtype)
     places = torch.tensor([3, -1, 8, 0, -1], dtype=torch.int32, device=DEVICE)
     masks = torch.randint(-(2**31), 2**31, (5, words), device=DEVICE).int()
@@ -82,7 +85,7 @@ def test_capped_logits_are_those_of_torch_and_stay_below_the_cap(dtype: torch.dt
     assert (got.abs() <= 30).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, *NARROW])
+@pytest.mark.parametrize("dtype", part([torch.float32, *NARROW], 3))
 def test_tempered_logits_are_quotients_and_their_shares_a_softmax(dtype: torch.dtype) -> None:
     """Temperature 0 leaves a row as it is; banned tokens have no share; of equal ones the first is the likeliest."""
     vocabulary = 16417  # some programs have two blocks, others none

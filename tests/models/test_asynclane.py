@@ -18,7 +18,7 @@ from asynclane.scheduler.decoding.vocabulary import END
 from ..support.cases import TEXT, chat, network
 from ..support.driver import LIMITS, Answer, Spec, serve
 from ..support.golden import WHOLE
-from ..support.scale import ALL
+from ..support.scale import ALL, LONG, part
 
 PROBLEMS = problems(21, 5)
 PROMPTS = [chat(problem.prompt) for problem in PROBLEMS]
@@ -55,9 +55,9 @@ def test_without_forks_with_the_whole_canvas_and_a_refresh_per_block_it_is_fast_
     "params",
     [
         {},
-        {"refresh_every": 3, "refresh_on": "steps"},
+        pytest.param({"refresh_every": 3, "refresh_on": "steps"}, marks=LONG),
         {"refresh_every": 1, "refresh_on": "forks"},
-        {"reuse": False, "refresh_every": 1},
+        pytest.param({"reuse": False, "refresh_every": 1}, marks=LONG),
         {"siblings": "isolated", "refresh_every": 2},
     ],
     ids=str,
@@ -81,7 +81,7 @@ def test_reuse_saves_forwards_and_answers_as_well() -> None:
     assert sum(a.steps for a in with_reuse) + 2 <= sum(a.steps for a in without)
 
 
-@pytest.mark.parametrize("siblings", ["live", "isolated", "coupled", "commit"])
+@pytest.mark.parametrize("siblings", part(["live", "isolated", "coupled", "commit"], 2))
 def test_every_kind_of_sibling_answers_most_problems(siblings: str) -> None:
     some = PROBLEMS if ALL else PROBLEMS[:3]
     found = answers(count=len(some), siblings=siblings)
@@ -124,7 +124,7 @@ class EachInTurn(Budget):
 
 def test_an_answer_that_follows_the_load_is_that_of_the_shape_it_was_given_alone_or_batched() -> None:
     net, budget = network("tiny-llada"), EachInTurn(StepCost([0, 10_000], [1.0, 1.0]))
-    auto = [Spec(prompt, 64, params={"block_length": "auto"}) for prompt in PROMPTS[: len(SHAPES)]]
+    auto = [Spec(prompt, 64 if ALL else 40, params={"block_length": "auto"}) for prompt in PROMPTS[: len(SHAPES)]]
     scheduler = Scheduler(LIMITS, net.vocabulary, budget)
     together = serve(scheduler, net.runner, auto)
     scheduler.check_integrity()

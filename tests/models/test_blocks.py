@@ -33,7 +33,7 @@ DECODERS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("decoder", DECODERS, ids=str)
+@pytest.mark.parametrize("decoder", part(DECODERS, 2), ids=str)
 def test_answers_are_those_of_no_cache_to_the_bit(decoder: tuple[str, dict[str, Any]]) -> None:
     name, params = decoder
     uncached = {param: value for param, value in params.items() if param != "reuse"} | {"cache": "none"}
@@ -96,7 +96,7 @@ def test_answers_are_the_same_whatever_the_size_of_chunks_of_the_prompt() -> Non
     assert [comparable(SDAR.run([spec], replace(SDAR.limits, prefill_tokens=64))[0]) for spec in specs] == whole
     for sharing, size in part(itertools.product((True, False), (BLOCK, 64)), 4):
         limits = replace(SDAR.limits, prefix_sharing=sharing, prefill_tokens=size)
-        for options in ({}, {"halving": TWO_IN_FLIGHT, "arrive_every": 2}):
+        for options in part(({}, {"halving": TWO_IN_FLIGHT, "arrive_every": 2}), 2):
             assert [comparable(answer) for answer in SDAR.run(specs, limits, **options)] == whole, (sharing, size)
 
 

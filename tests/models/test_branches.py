@@ -12,7 +12,7 @@ from asynclane.scheduler import ParamError, Vocabulary, resolve
 from ..support.cases import CHATS, network
 from ..support.driver import Answer, Spec, run
 from ..support.golden import PROMPTS, WHOLE
-from ..support.scale import part
+from ..support.scale import LONG, part
 
 LENGTH = 24
 BRANCHING = ("blockbatch", "blockbatch-dream", "freedave", "lopa", "psd")
@@ -24,7 +24,7 @@ def answers(runner: Runner, vocabulary: Vocabulary, decoder: str, **params: Any)
     return [(answer.canvas.tolist(), answer.steps) for answer in run(runner, vocabulary, specs)]
 
 
-@pytest.mark.parametrize("cache", ["none", "dual"])
+@pytest.mark.parametrize("cache", [pytest.param("none", marks=LONG), "dual"])
 def test_freedave_answers_as_one_token_a_forward_does_in_fewer_forwards(
     cache: str, runner: Runner, vocabulary: Vocabulary
 ) -> None:
@@ -37,7 +37,7 @@ def test_freedave_answers_as_one_token_a_forward_does_in_fewer_forwards(
 @pytest.mark.parametrize(("model", "cache"), [("tiny-sdar", "prefix"), ("tiny-sdar", "none"), ("tiny-llada", "dual")])
 def test_psd_answers_as_a_threshold_does_in_fewer_forwards(model: str, cache: str) -> None:
     """Block-causal networks, whose keys are exact, and others with any cache."""
-    given, one_in = {**WHOLE, "threshold": 0.99}, 4 if model == "tiny-llada" else 2
+    given, one_in = {**WHOLE, "threshold": 0.99}, 8 if model == "tiny-llada" else 2
     drafted, plain = (
         network(model).run([Spec(prompt, 40, decoder, {**given, "cache": cache}) for prompt in part(CHATS, one_in)])
         for decoder in ("psd", "fast-dllm")
@@ -47,9 +47,9 @@ def test_psd_answers_as_a_threshold_does_in_fewer_forwards(model: str, cache: st
 
 
 def test_one_row_is_the_decoder_without_branches(runner: Runner, vocabulary: Vocabulary) -> None:
-    assert answers(runner, vocabulary, "freedave", draft_steps=1) == answers(runner, vocabulary, "llada", cache="dual")
-    assert answers(runner, vocabulary, "psd", draft_steps=1) == answers(runner, vocabulary, "fast-dllm", cache="dual")
-    assert answers(runner, vocabulary, "lopa", branches=1) == answers(runner, vocabulary, "fast-dllm", cache="dual")
+    kinds = [("freedave", {"draft_steps": 1}, "llada"), ("psd", {"draft_steps": 1}, "fast-dllm")]
+    for one, params, plain in part([*kinds, ("lopa", {"branches": 1}, "fast-dllm")], 3):
+        assert answers(runner, vocabulary, one, **params) == answers(runner, vocabulary, plain, cache="dual"), one
 
 
 @pytest.mark.parametrize("decoder", BRANCHING)

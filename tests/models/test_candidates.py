@@ -25,7 +25,7 @@ TEXTS = ("A", "B", "C")
 LENGTH = 32
 # Those that do not choose among candidates, or are for other networks.
 NOT_GUIDED = {*UNGUIDED, *CAUSAL_ONLY, "fast-dllm-v2", "renoise", "tccf", "wedlm"}
-CASES = [("tiny-llada", name) for name in part([name for name in DECODERS if name not in NOT_GUIDED], 3)]
+CASES = [("tiny-llada", name) for name in part([name for name in DECODERS if name not in NOT_GUIDED], 6)]
 CASES += [(name, decoder) for name in ("tiny-sdar", "tiny-dream") for decoder in ("asynclane", "fast-dllm")]
 
 

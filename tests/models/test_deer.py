@@ -35,6 +35,7 @@ from asynclane.scheduler.step_cost import StepSize
 from ..support.cases import SMALL, network
 from ..support.driver import LIMITS, TWO_IN_FLIGHT, Answer, Spec, run, serve
 from ..support.fakes import END, MASK, PIECES, ScriptedExecutor, add, raising, vocabulary
+from ..support.scale import crossed, part
 from ..support.small_network import small_pair, small_runner
 
 SERVED = SMALL["next-token"]
@@ -109,8 +110,7 @@ class Recording:
         return self._pair.execute(plan)
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize(("drafter", "sampling"), crossed(DRAFTERS, SAMPLINGS))
 def test_text_and_probabilities_are_those_of_one_token_a_forward_whatever_is_drafted(
     drafter: str, sampling: str
 ) -> None:
@@ -132,8 +132,8 @@ def test_text_and_probabilities_are_those_of_one_token_a_forward_whatever_is_dra
 
 
 def test_a_step_that_drafts_for_one_request_may_carry_another_with_fewer_alternatives() -> None:
-    specs = [Spec(PROMPTS[0], LENGTH, "deer", WHOLE | {"draft_length": 1}, ranks=3)]
-    specs.append(Spec(PROMPTS[1], LENGTH, "autoregressive", WHOLE, ranks=0))
+    specs = [Spec(PROMPTS[0], LENGTH // 2, "deer", WHOLE | {"draft_length": 1}, ranks=3)]
+    specs.append(Spec(PROMPTS[1], LENGTH // 2, "autoregressive", WHOLE, ranks=0))
     pattern = drafted()
     both = run(small_pair(pattern), vocabulary(), specs, pattern=pattern)
     for answer, spec in zip(both, specs, strict=True):
@@ -222,7 +222,7 @@ class FromScratch:
         return lambda: result
 
 
-@pytest.mark.parametrize("drafter", [Drafter(block_size=8), Drafter(1, 8), Drafter(block_size=16)], ids=str)
+@pytest.mark.parametrize("drafter", part([Drafter(block_size=8), Drafter(1, 8), Drafter(block_size=16)], 2), ids=str)
 def test_drafts_of_a_network_with_blocks_are_those_that_it_makes_without_a_cache(drafter: Drafter) -> None:
     pattern = drafted(drafter)
     drafts = FromScratch(AttentionPattern(drafter.logit_shift, drafter.block_size))
@@ -233,13 +233,14 @@ def test_drafts_of_a_network_with_blocks_are_those_that_it_makes_without_a_cache
     assert drafts.compared > 100
 
 
-@pytest.mark.parametrize("halving", [None, TWO_IN_FLIGHT])
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize(("drafter", "halving"), crossed(DRAFTERS, [None, TWO_IN_FLIGHT]))
 def test_prompts_in_chunks_and_shared_pages_change_no_text(drafter: str, halving: Halving | None) -> None:
     """A chunk is computed by both networks. Pages of requests with a drafter have its keys, too: others do not read
     them, nor it those of others."""
     pattern, prompt = drafted(DRAFTERS[drafter]), (PROMPTS[3] * 2)[:60]
-    specs = [Spec([*prompt, token], LENGTH, name, WHOLE) for token in (3, 4) for name in ("deer", "autoregressive")]
+    specs = [
+        Spec([*prompt, token], LENGTH // 2, name, WHOLE) for token in (3, 4) for name in ("deer", "autoregressive")
+    ]
     want = [one.canvas.tolist() for one in run(served(), vocabulary(), specs[1::2], pattern=SERVED)]
     limits = replace(LIMITS, prefix_sharing=True, prefill_tokens=24, step_tokens=120)
     scheduler = Scheduler(limits, vocabulary(), halving=halving, pattern=pattern)

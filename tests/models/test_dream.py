@@ -19,7 +19,7 @@ from asynclane.scheduler.contract import GREEDY, DeviceCommitRule, Measure, Plac
 from ..support.driver import Spec, full_logits, run
 from ..support.fakes import MASK, vocabulary
 from ..support.golden import WHOLE
-from ..support.scale import ALL
+from ..support.scale import ALL, crossed
 from ..support.small_network import small_runner
 
 SEEDS = 3200 if ALL else 1600
@@ -62,9 +62,9 @@ def prompts(count: int) -> list[list[int]]:
     return [[rng.randrange(2, 19) for _ in range(rng.randint(1, 40))] for _ in range(count)]
 
 
-@pytest.mark.parametrize("shift", [0, 1])
-@pytest.mark.parametrize("steps", [LENGTH, 7])
-@pytest.mark.parametrize("alg", ["maskgit_plus", "topk_margin", "entropy"])
+@pytest.mark.parametrize(
+    ("alg", "steps", "shift"), crossed(["maskgit_plus", "topk_margin", "entropy"], [LENGTH, 7], [0, 1])
+)
 def test_answers_are_those_of_the_published_sampler(alg: str, steps: int, shift: int) -> None:
     specs = [Spec(prompt, LENGTH, "dream", {"alg": alg, "steps": steps, **WHOLE}) for prompt in prompts(2)]
     plain = small_runner()

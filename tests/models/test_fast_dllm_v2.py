@@ -21,6 +21,7 @@ from asynclane.server.text.tokenizer import Tokenizer
 from ..support.driver import LIMITS, MODEL, Spec, run
 from ..support.families import COMMITS_NOTHING
 from ..support.fast_dllm_v2 import GOLDEN, MASK, SOME, STOP, digest, weights, write_fast_dllm_v2
+from ..support.scale import part
 
 PAGE = 32
 PATTERN = AttentionPattern(logit_shift=1, block_size=32)
@@ -62,7 +63,7 @@ def test_logits_are_the_published_ones(model: tuple[ModelConfig, Runner]) -> Non
             torch.testing.assert_close(got[position, tokens], torch.tensor(values), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("setting", GOLDEN["settings"])
+@pytest.mark.parametrize("setting", part(GOLDEN["settings"], 2))
 def test_tokens_and_forwards_are_the_published_ones(setting: str, model: tuple[ModelConfig, Runner]) -> None:
     """A prompt that is no multiple of the block has one call less: its whole blocks go along with the first forward.
     Tokens after a stop token do not count."""

@@ -15,7 +15,7 @@ from ..support.driver import LIMITS, Answer, Spec, full_logits, run
 from ..support.fakes import MASK, add
 from ..support.fakes import vocabulary as words
 from ..support.golden import PROMPTS, WHOLE
-from ..support.scale import part
+from ..support.scale import crossed, part
 from ..support.small_network import small_runner
 
 LENGTH, BLOCK = 24, 8
@@ -76,13 +76,12 @@ def test_answers_are_those_of_the_method_written_out(delay: int, interval: int) 
     assert [s.canvas.tolist() for s in got] == [written_out(small, prompt, delay, interval) for prompt in SHORT]
 
 
-@pytest.mark.parametrize("decoder", ["d3llm", "d2f"])
-@pytest.mark.parametrize(("delay", "interval"), [(0, NEVER), (1, NEVER), (2, 7)])
+@pytest.mark.parametrize(("decoder", "when"), crossed(["d3llm", "d2f"], [(0, NEVER), (1, NEVER), (2, 7)]))
 def test_several_blocks_at_once_are_computed_as_published(
-    decoder: str, delay: int, interval: int, runner: Runner, vocabulary: Vocabulary
+    decoder: str, when: tuple[int, int], runner: Runner, vocabulary: Vocabulary
 ) -> None:
     """Until two more are finished in one forward, which then wait together."""
-    cached = 0
+    (delay, interval), cached = when, 0
     for prompt in part(PROMPTS, 12):
         params = {"cache": "finished", "cache_delay": delay, "refresh_interval": interval, "block_length": 16, **WHOLE}
         scheduler = Scheduler(LIMITS, vocabulary)
@@ -103,7 +102,7 @@ def test_a_delay_longer_than_an_answer_is_no_cache(runner: Runner, vocabulary: V
     def costs(answer: Answer) -> tuple[object, ...]:
         return answer.canvas.tolist(), answer.steps, answer.computed_tokens, answer.refreshes
 
-    for decoder in ("d3llm", "d2f", "llada", "asynclane"):
+    for decoder in part(("d3llm", "d2f", "llada", "asynclane"), 2):
         kinds = ({"cache": "none"}, {"cache": "finished", "cache_delay": NEVER})
         specs = [Spec(PROMPTS[0], 24, decoder, params, ranks=2) for params in kinds]
         plain, waiting = run(runner, vocabulary, specs)

@@ -74,6 +74,7 @@ def test_a_rank_that_cannot_load_is_reported_with_its_reason(
         followers.close()
 
 
+@LONG
 def test_ranks_that_do_not_come_are_named_after_a_deadline() -> None:
     ranks, missing = (3, "1, 2") if ALL else (2, "1")
     followers = Followers(ranks, BAD, "hangs")

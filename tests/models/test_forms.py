@@ -27,6 +27,8 @@ from asynclane.scheduler.contract import (
     StepPlan,
 )
 
+from ..support.scale import ALL
+
 RULES = [DeviceCommitRule(1, 0.9), DeviceCommitRule(2, 0.5, last_free=True)]
 RULES += [replace(RULES[0], measure=Measure.ENTROPY, noise=0.5)]
 SAMPLINGS = [GREEDY, Sampling(0.7, 0.9, (1 << 63) - 1, 3, 0.1)]
@@ -62,7 +64,7 @@ def random_row(rng: random.Random, shift: int) -> Row:
 def test_a_known_form_packs_as_an_unknown_one(shift: int) -> None:
     rng, set_of = random.Random(5), shapes(shift)
     forms = Forms(set_of)
-    for _ in range(1500):
+    for _ in range(1500 if ALL else 500):
         plan = StepPlan((), (random_row(rng, shift),))
         assert forms.of(plan).fit == set_of.fit(plan)
         assert forms.of(plan).known is not None

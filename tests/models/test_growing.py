@@ -13,6 +13,7 @@ from asynclane.scheduler.decoding.vocabulary import END
 from ..support.driver import LIMITS, Spec, full_logits, run
 from ..support.fakes import add
 from ..support.golden import PROMPTS, WHOLE
+from ..support.scale import part
 
 # For a canvas and a number of blocks: the block of each forward, and how many positions it commits.
 FORWARDS = {
@@ -24,7 +25,7 @@ FORWARDS = {
 }
 
 
-@pytest.mark.parametrize(("length", "count"), FORWARDS)
+@pytest.mark.parametrize(("length", "count"), part(FORWARDS, 2))
 def test_blocks_and_forwards_are_the_authors(length: int, count: int, runner: Runner, vocabulary: Vocabulary) -> None:
     """S forwards commit 1, 2, 4, ... of 2^S positions, and the rest; the last `count` - 1 have a block each."""
     scheduler = Scheduler(LIMITS, vocabulary)

@@ -149,6 +149,7 @@ def fetched(home: Path, url: str, name: str, *program: str) -> subprocess.Comple
     return subprocess.run(command, env=environ, cwd=home.parent, capture_output=True, text=True, timeout=120)
 
 
+@LONG
 def test_a_repository_is_downloaded_if_that_is_asked_for(tmp_path: Path) -> None:
     source = write_llada(tmp_path / "source")
     (source / "modeling.py").write_text("raise SystemExit('code of a repository ran')")

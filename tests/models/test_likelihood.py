@@ -12,7 +12,7 @@ from asynclane.scheduler import Halving, Outcome, Preferences, Sampling
 
 from ..support.driver import LIMITS, TWO_IN_FLIGHT, Spec, full_logits
 from ..support.likelihood import BLOCK, Setting, scoring
-from ..support.scale import ALL, LONG
+from ..support.scale import ALL, LONG, part
 
 TEXTS = ["Tom has 12 eggs and finds 11 more.", "The capital of France is Paris.", "def f(x):\n    return x"]
 MANY = [*TEXTS, *(f"#### {at} + {7 * at} = {8 * at}" for at in range(47))] if ALL else TEXTS[:2]
@@ -56,7 +56,7 @@ def test_prompts_of_equal_length_share_the_scores_of_what_they_begin_with(settin
     assert scores[0].logprobs[6:].tolist() != scores[1].logprobs[6:].tolist()
 
 
-@pytest.mark.parametrize("halving", [None, TWO_IN_FLIGHT])
+@pytest.mark.parametrize("halving", part([None, TWO_IN_FLIGHT], 2))
 def test_scores_are_the_same_alone_and_batched_with_others(setting: Setting, halving: Halving | None) -> None:
     given = [setting.ids(text) for text in MANY]
     requests = [(ids[:1], scoring(ids[1:])) for ids in given]
@@ -93,7 +93,7 @@ def test_the_entry_after_the_prompt_is_drawn_at_the_temperature_given(setting: S
         assert one == other
         return [one]
 
-    assert len({*own(0), *own(1), *own(2), *own(3)}) > 1
+    assert len({*own(0), *own(1), *own(2)}) > 1
     assert own(1) == own(1)
     greedy = setting.score(requests[:1])[0][0].tokens[-1]
     assert own(1, top_k=1) == own(2, top_p=0.001) == [greedy]
@@ -111,9 +111,9 @@ def test_options_of_one_token_take_one_row_and_long_ones_share_prefixes(setting:
     ((update,), plans) = setting.score([(prompt, scoring(*chains))])
     assert sum(len(plan.rows) for plan in plans) == 4
     assert update.scores is not None
-    parts = np.split(update.scores.logprobs, [4, 8])
-    for chain, part in zip(chains, parts, strict=True):
-        np.testing.assert_allclose(part, setting.direct(prompt, chain, BLOCK + 4 - len(chain)), atol=1e-4)
+    scores = np.split(update.scores.logprobs, [4, 8])
+    for chain, found in zip(chains, scores, strict=True):
+        np.testing.assert_allclose(found, setting.direct(prompt, chain, BLOCK + 4 - len(chain)), atol=1e-4)
 
 
 def test_a_bias_is_a_part_of_the_scores(setting: Setting) -> None:
@@ -149,7 +149,7 @@ def test_monte_carlo_is_the_mean_over_masks_and_its_seed_counts(setting: Setting
 
     both = sum(logprob(np.concatenate((mask, mask)), at) for at in (0, 1))
     alone = logprob(np.concatenate((mask, chain[1:])), 0) + logprob(np.concatenate((chain[:1], mask)), 1)
-    assert sum(scores(200, seed=1)) == pytest.approx((both + alone) / 2, rel=0.1)
+    assert sum(scores(200 if ALL else 80, seed=1)) == pytest.approx((both + alone) / 2, rel=0.1)
 
 
 @LONG

@@ -24,6 +24,7 @@ from asynclane.models.network import allocate
 from asynclane.models.numerics import Numerics
 
 from ..support.counted import META, as_on_a_gpu, counted_bytes
+from ..support.scale import crossed
 
 SLOTS, PAGE, CONTEXT = 64, 16, 4096
 NUMERICS = Numerics(torch.bfloat16)
@@ -70,8 +71,7 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("tokens", [1024, 8192])
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(("name", "tokens"), crossed(CONFIGS, [1024, 8192]))
 def test_the_memory_of_a_step_is_that_of_the_tensors_that_its_operations_make(
     name: str, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

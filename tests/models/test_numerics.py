@@ -42,8 +42,8 @@ def config() -> ModelConfig:
 
 
 def test_a_deterministic_answer_in_bfloat16_is_the_same_batched_with_others(vocabulary: Vocabulary) -> None:
-    some = list(cases("tiny-llada").values())[:3]
-    for cache, specs in (("auto", some), ("fp8", some[:2])):
+    some = list(cases("tiny-llada").values())[:2]
+    for cache, specs in (("auto", some), ("fp8", some)):
         runner = embedded_runner("bfloat16", deterministic=True, kv_cache_dtype=cache)
         for spec, answer in zip(specs, run(runner, vocabulary, specs), strict=True):
             (alone,) = run(runner, vocabulary, [spec])

@@ -10,6 +10,7 @@ from asynclane.scheduler.decoding.compatibility import VocabularyFacts, refuse
 
 from ..support.driver import Spec, run
 from ..support.golden import PROMPTS, WHOLE
+from ..support.scale import LONG
 
 
 def answers(runner: Runner, vocabulary: Vocabulary, decoder: str, **params: object) -> list[tuple[list[int], int]]:
@@ -17,7 +18,7 @@ def answers(runner: Runner, vocabulary: Vocabulary, decoder: str, **params: obje
     return [(answer.canvas.tolist(), answer.steps) for answer in run(runner, vocabulary, specs)]
 
 
-@pytest.mark.parametrize("cache", ["none", "dual"])
+@pytest.mark.parametrize("cache", [pytest.param("none", marks=LONG), "dual"])
 def test_without_what_is_its_own_each_is_fast_dllm(cache: str, runner: Runner, vocabulary: Vocabulary) -> None:
     """AdaBlock without a delimiter, D2F that adds a block after a full one, SlowFast that never gets fast."""
     plain = answers(runner, vocabulary, "fast-dllm", cache=cache)
@@ -83,7 +84,7 @@ def test_a_canvas_that_grows_computes_less_than_a_whole_one_and_never_exceeds_it
     runner: Runner, vocabulary: Vocabulary
 ) -> None:
     grown, whole = run(
-        runner, vocabulary, [Spec(PROMPTS[0], 200, name, {"cache": "none"}) for name in ("daedal", "fast-dllm")]
+        runner, vocabulary, [Spec(PROMPTS[0], 120, name, {"cache": "none"}) for name in ("daedal", "fast-dllm")]
     )
     assert grown.computed_tokens / grown.steps < whole.computed_tokens / whole.steps
     endless = Spec(PROMPTS[0], 40, "daedal", {"canvas_start": 8, "grow_below": 1.0, "early_stop": False})

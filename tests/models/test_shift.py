@@ -63,7 +63,7 @@ def test_a_network_whose_states_stand_one_earlier_gives_the_same_answers(two: bo
         for number, parameter in enumerate(PARAMETERS.values())
         for decoder, params in WITHOUT_CACHE
     ]
-    specs = part(specs, 2 if two else 4, seed="shift")
+    specs = part(specs, 4 if two else 8, seed="shift")
     sampling = Sampling(0.7, seed=5)
     specs += [Spec(prompt_of(7, 21), 24, *decoder, sampling, constraint=Verses) for decoder in WITHOUT_CACHE]
     halving = TWO_IN_FLIGHT if two else None

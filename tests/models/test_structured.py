@@ -75,9 +75,9 @@ def test_a_network_that_would_end_closes_its_answer(runner: Runner, vocabulary: 
     """Without an end, digits follow until the room is used."""
     price = {"type": "object", "properties": {"amount": {"type": "number"}}, "required": ["amount"]}
     made = schema({**price, "additionalProperties": False})
-    free = Preferences(min_tokens=72)
+    free = Preferences(min_tokens=48)
     open_, closed = run(
-        runner, vocabulary, [Spec(PROMPT, 72, preferences=free, constraint=made), Spec(PROMPT, 72, constraint=made)]
+        runner, vocabulary, [Spec(PROMPT, 48, preferences=free, constraint=made), Spec(PROMPT, 48, constraint=made)]
     )
     assert open_.outcome is Outcome.LENGTH
     assert closed.outcome is Outcome.STOP

@@ -72,7 +72,7 @@ def written_out(
 
 
 @pytest.mark.parametrize(("coarse", "fine"), [pytest.param(16, 1, marks=LONG), (16, 4), (48, 16)])
-@pytest.mark.parametrize("prompt", PROMPTS[:2], ids=["sum", "code"])
+@pytest.mark.parametrize("prompt", part(PROMPTS[:2], 2), ids=str)
 def test_answers_are_those_of_the_method_written_out(
     coarse: int, fine: int, prompt: list[int], runner: Runner, vocabulary: Vocabulary
 ) -> None:

@@ -36,7 +36,7 @@ from ..support.driver import LIMITS, Answer, Spec, full_logits, run, serve
 from ..support.fakes import END, MASK
 from ..support.golden import WHOLE
 from ..support.likelihood import Setting, scoring
-from ..support.scale import part
+from ..support.scale import LONG, part
 from ..support.small_network import small_runner
 from ..support.wedlm import FORMS, GOLDEN, write_golden_checkpoint
 
@@ -83,7 +83,7 @@ def test_the_window_decoder_gives_the_tokens_and_commits_of_the_published_engine
     stops = [*range(0, 1408, given["stop_every"])] if "stop_every" in given else [1]
     vocabulary = Vocabulary(TEXT.pieces, TEXT.mask_id, stops)
     length = GOLDEN["max_new_tokens"] + given["window"]
-    some = part(entries, 3, seed=setting)
+    some = part(entries, 6, seed=setting)
     specs = [Spec(GOLDEN["prompts"][int(number)], length, "wedlm", params, watched=True) for number in some]
     for number, answer in zip(some, run(runners[form], vocabulary, specs, pattern=NET.pattern), strict=True):
         tokens, steps = entries[number]["tokens"], [*map(tuple, entries[number]["steps"])]
@@ -139,7 +139,11 @@ def test_a_window_of_one_is_autoregressive_and_a_high_penalty_is_left_to_right()
 
 @pytest.mark.parametrize(
     ("decoder", "params"),
-    [("wedlm", SEVERAL), ("fast-dllm", {"threshold": 0.3}), ("asynclane", {"threshold": 0.3, "draft_threshold": 0.5})],
+    [
+        ("wedlm", SEVERAL),
+        pytest.param("fast-dllm", {"threshold": 0.3}, marks=LONG),
+        ("asynclane", {"threshold": 0.3, "draft_threshold": 0.5}),
+    ],
 )
 def test_answers_are_those_of_no_cache_to_the_bit_whatever_the_page_size(decoder: str, params: dict[str, Any]) -> None:
     """Keys are kept of tokens that were read with all before them, and of no others."""

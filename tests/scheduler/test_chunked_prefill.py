@@ -24,7 +24,7 @@ from asynclane.scheduler.sequence import Sequence as Running
 from asynclane.scheduler.step_cost import LEAST_CHUNK, SHORT_ROOM, Halving, Pacing, StepCost
 
 from ..support.fakes import MASK, BlockCausalExecutor, add, vocabulary
-from ..support.scale import ALL
+from ..support.scale import ALL, crossed
 
 BLOCK, PAGE = 4, 8
 PATTERN = AttentionPattern(block_size=BLOCK)
@@ -97,8 +97,9 @@ def facts(sequences: Sequence[Running]) -> list[tuple[list[int], RequestStats]]:
     return [(s.canvas.tolist(), s.stats) for s in sequences]
 
 
-@pytest.mark.parametrize("decoder", ["fast-dllm", "asynclane", "freedave", "d3llm"])
-@pytest.mark.parametrize("sharing", [True, False], ids=["prefix-sharing", "no-prefix-sharing"])
+@pytest.mark.parametrize(
+    ("decoder", "sharing"), crossed(["fast-dllm", "asynclane", "freedave", "d3llm"], [True, False])
+)
 def test_answers_and_usage_are_the_same_whatever_the_size_of_chunks(decoder: str, sharing: bool) -> None:
     wanted = None
     for size in SIZES:

@@ -42,7 +42,7 @@ CUT: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-Schedules.TestCase.settings = random_schedules(40, 200)
+Schedules.TestCase.settings = random_schedules(24, 200)
 TestSchedules = Schedules.TestCase
 
 
@@ -52,7 +52,7 @@ class TwoInFlight(Schedules):
     depth = 2
 
 
-TwoInFlight.TestCase.settings = random_schedules(26, 120)
+TwoInFlight.TestCase.settings = random_schedules(16, 120)
 TestTwoInFlight = TwoInFlight.TestCase
 
 
@@ -75,11 +75,11 @@ class LongerThanAStep(TwoInFlight):
         return executor
 
 
-LongerThanAStep.TestCase.settings = random_schedules(13, 120)
+LongerThanAStep.TestCase.settings = random_schedules(8, 120)
 TestLongerThanAStep = LongerThanAStep.TestCase
 
 
-WithReplicas.TestCase.settings = random_schedules(13, 60)
+WithReplicas.TestCase.settings = random_schedules(8, 60)
 TestWithReplicas = WithReplicas.TestCase
 
 

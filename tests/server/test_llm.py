@@ -21,8 +21,8 @@ from asynclane.server.engine.messages import Finish
 from ..support.checkout import ROOT
 
 QUESTION = [{"role": "user", "content": "Ana has 3 apples and buys 4 more. How many apples does Ana have?"}]
-SHORT = SamplingParams(max_tokens=48)
-DRAWN = SamplingParams(max_tokens=16, temperature=1.0, seed=7, n=2)
+SHORT = SamplingParams(max_tokens=32)
+DRAWN = SamplingParams(max_tokens=8, temperature=1.0, seed=7, n=2)
 
 
 @pytest.fixture(scope="module")

@@ -48,7 +48,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "wino_block128": ("wino", {}),
 }
 LONG = {"llada_one_per_step", "fast_dllm_prefix_quota", "fast_dllm_dual_quota"}  # a forward for each token
-SOME_CASES = [case for case in CASES if ALL or case not in LONG]
+LIKE_OTHERS = {
+    "adablock_newline_period_comma",
+    "d3llm_multi_block_early_stop",
+    "fast_dllm_none_factor",
+    "wino_block128",
+}
+SOME_CASES = [case for case in CASES if ALL or case not in LONG | LIKE_OTHERS]
 FORWARDS = {} if ALL else {"llada_two_per_step": 16}  # after which the answer is compared as far as it has come
 ONE_END = {"blockbatch_8_16_32_64"}  # the authors' code knows only the end token of the model's configuration
 

@@ -4,10 +4,11 @@ GOLDEN, all. Random examples are the same in each run, so that a red run is due 
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -23,3 +24,11 @@ def part(items: Iterable[T], one_in: int, seed: str = "") -> list[T]:
     period of the items."""
     found = list(items)
     return found if ALL else random.Random(f"{seed}{len(found)}").sample(found, -(-len(found) // one_in))
+
+
+def crossed(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Each value of an axis with all of the others, or so few combinations that every value is in one."""
+    found = [list(axis) for axis in axes]
+    if ALL:
+        return list(itertools.product(*found))
+    return [tuple(axis[number % len(axis)] for axis in found) for number in range(max(map(len, found)))]

@@ -33,13 +33,15 @@ from asynclane.training.network import Network
 from asynclane.training.noise import canvas
 from asynclane.training.shapes import SHAPES, Shape
 
+from ..support.scale import ALL, LONG
+
 TOKENIZER = find_model("tiny-llada") / "tokenizer.json"
 
 
 def test_training_has_no_question_of_the_evaluation() -> None:
     kept = kept_for_evaluation()
     assert len(kept) == 60
-    for conversation in islice(mixture("corpus 0 0"), 6000):
+    for conversation in islice(mixture("corpus 0 0"), 6000 if ALL else 2000):
         for role, text in conversation.messages:
             assert role != "user" or normal(text) not in kept
 
@@ -109,7 +111,7 @@ def test_every_wording_of_every_part_can_be_written() -> None:
     r = Random(5)
     draws = (numbers.numbers, smalltalk.small_talk, limits.limit, knowledge.knowledge, chores.chore, tool_call)
     for draw in draws:
-        for _ in range(1500):
+        for _ in range(1500 if ALL else 500):
             turn: Turn = draw(r)
             assert turn.answer
             assert "{" not in turn.ask or turn.fixed or "json" in turn.ask.lower(), turn.ask
@@ -209,6 +211,7 @@ def test_with_a_clock_the_rate_falls_to_nothing_at_the_end_of_the_time(monkeypat
     assert train.stages(shape, plan, resumes=True)[0][1] == 0.0
 
 
+@LONG
 def test_a_short_run_by_the_clock_writes_a_checkpoint_with_the_template(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

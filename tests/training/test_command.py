@@ -30,7 +30,7 @@ from asynclane.server.settings import Settings
 from asynclane.training.controllers import nets
 from asynclane.training.controllers.command import LEARNERS
 
-from ..support.scale import LONG
+from ..support.scale import LONG, part
 
 MODEL = "tiny-llada"
 SETTINGS = Settings(model=MODEL, dtype="float32", threads=1, max_num_seqs=16, max_step_tokens=256)
@@ -44,7 +44,7 @@ def trained(method: str, out: Path) -> dict[str, np.ndarray]:
     return load_file(out)
 
 
-@pytest.fixture(scope="module", params=LEARNT_RULES)
+@pytest.fixture(scope="module", params=part(LEARNT_RULES, 2))
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     out = tmp_path_factory.mktemp("controller") / "made.safetensors"
     trained(request.param, out)

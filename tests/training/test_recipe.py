@@ -30,7 +30,7 @@ from asynclane.training.noise import Rows, canvas, copies
 from asynclane.training.shapes import SHAPES, Shape
 from asynclane.training.trainer import loss_of
 
-from ..support.scale import LONG
+from ..support.scale import LONG, part
 
 TOKENIZER = find_model("tiny-llada")
 CPU = torch.device("cpu")
@@ -52,7 +52,7 @@ def some_rows() -> Rows:
     return Rows(torch.randint(6, 1400, (40, 96)), torch.randint(5, 40, (40, 1)), torch.full((40, 1), 50))
 
 
-@pytest.mark.parametrize("name", PUBLIC)
+@pytest.mark.parametrize("name", part(PUBLIC, 2))
 def test_a_checkpoint_is_what_the_public_code_of_its_shape_computes(name: str, tmp_path: Path) -> None:
     network, block = scattered(name), SHAPES[name].block
     export(network, tmp_path, TOKENIZER)

@@ -29,6 +29,7 @@ from asynclane.scheduler.request import Outcome
 from ...support.driver import Spec, run
 from ...support.fakes import END, MASK, ScriptedExecutor, vocabulary
 from ...support.kernel_cases import draws_of
+from ...support.scale import ALL
 
 VOCABULARY = 20
 TOKEN = 5  # proposed where nothing else is said
@@ -526,7 +527,7 @@ def test_what_a_check_leaves_is_distributed_as_the_network_that_checks() -> None
     """The promise of speculative sampling, by a chi-square test: with tokens drawn from the draft's distribution."""
     rng = np.random.default_rng(5)
     drafted, checked = np.array([0.5, 0.3, 0.1, 0.06, 0.04]), np.array([0.2, 0.1, 0.4, 0.25, 0.05])
-    ids, counts, draws = np.arange(10, 15), np.zeros(5), 4000
+    ids, counts, draws = np.arange(10, 15), np.zeros(5), 4000 if ALL else 1500
     rule = checker(draws="seeded")
     for number, token in enumerate(rng.choice(5, draws, p=drafted)):
         found = whole([drafted[token]], [ids[token]], ids, drafted)

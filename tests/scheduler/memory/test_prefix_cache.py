@@ -70,7 +70,7 @@ class SharedPrefixes(Schedules):
                 assert (sequence.prompt_length + lane.end) % BLOCKS.block_size == 0 or lane.end == sequence.tree.limit
 
 
-SharedPrefixes.TestCase.settings = random_schedules(20, 200)
+SharedPrefixes.TestCase.settings = random_schedules(12, 200)
 TestSharedPrefixes = SharedPrefixes.TestCase
 
 
@@ -85,7 +85,7 @@ class ShiftedPrefixes(SharedPrefixes):
         super().begin(shift)
 
 
-ShiftedPrefixes.TestCase.settings = random_schedules(10, 100)
+ShiftedPrefixes.TestCase.settings = random_schedules(6, 100)
 TestShiftedPrefixes = ShiftedPrefixes.TestCase
 
 
@@ -93,7 +93,7 @@ class SharedPrefixesInFlight(SharedPrefixes):
     depth = 2
 
 
-SharedPrefixesInFlight.TestCase.settings = random_schedules(10, 120)
+SharedPrefixesInFlight.TestCase.settings = random_schedules(6, 120)
 TestSharedPrefixesInFlight = SharedPrefixesInFlight.TestCase
 
 
@@ -101,7 +101,7 @@ class WithoutSharing(SharedPrefixes):
     limits = LIMITS
 
 
-WithoutSharing.TestCase.settings = random_schedules(8, 60)
+WithoutSharing.TestCase.settings = random_schedules(5, 60)
 TestWithoutSharing = WithoutSharing.TestCase
 
 
@@ -109,7 +109,7 @@ class Chunked(SharedPrefixes):
     limits = replace(SHARING, prefill_tokens=20)
 
 
-Chunked.TestCase.settings = random_schedules(13, 100)
+Chunked.TestCase.settings = random_schedules(8, 100)
 TestChunked = Chunked.TestCase
 
 
@@ -117,7 +117,7 @@ class ChunkedInFlight(Chunked):
     depth = 2
 
 
-ChunkedInFlight.TestCase.settings = random_schedules(10, 100)
+ChunkedInFlight.TestCase.settings = random_schedules(6, 100)
 TestChunkedInFlight = ChunkedInFlight.TestCase
 
 
@@ -133,7 +133,7 @@ class Paced(ChunkedInFlight):
         self.scheduler.pacing.short_prompt = 24
 
 
-Paced.TestCase.settings = random_schedules(10, 100)
+Paced.TestCase.settings = random_schedules(6, 100)
 TestPaced = Paced.TestCase
 
 
@@ -141,7 +141,7 @@ class ChunkedWithoutSharing(Chunked):
     limits = replace(LIMITS, prefill_tokens=4)
 
 
-ChunkedWithoutSharing.TestCase.settings = random_schedules(8, 60)
+ChunkedWithoutSharing.TestCase.settings = random_schedules(5, 60)
 TestChunkedWithoutSharing = ChunkedWithoutSharing.TestCase
 
 

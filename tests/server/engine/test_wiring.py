@@ -28,6 +28,7 @@ from asynclane.server.settings import Settings
 from ...support.causal import write_causal
 from ...support.checkpoints import write_checkpoint
 from ...support.published import write_json, write_llada, write_qwen_tokenizer
+from ...support.scale import part
 
 Spoil = Callable[[Path], object]
 SHARD = "model-00002-of-00006.safetensors"
@@ -275,10 +276,9 @@ KINDS: dict[str, tuple[Spoil, str]] = {
 }
 
 
-@pytest.mark.parametrize(("spoil", "message"), KINDS.values(), ids=KINDS)
-def test_a_broken_checkpoint_is_one_line(
-    checkpoint: Path, refusal: Callable[..., str], spoil: Spoil, message: str
-) -> None:
+@pytest.mark.parametrize("kind", part(KINDS, 2))
+def test_a_broken_checkpoint_is_one_line(checkpoint: Path, refusal: Callable[..., str], kind: str) -> None:
+    spoil, message = KINDS[kind]
     spoil(checkpoint)
     line = refusal(checkpoint)
     assert message in line

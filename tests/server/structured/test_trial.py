@@ -23,6 +23,7 @@ from asynclane.server.text.tokenizer import Tokenizer
 
 from ...support.http import TINY
 from ...support.processes import started
+from ...support.scale import LONG
 from ...support.schema_bombs import ENDLESS
 
 SMALL = {"schema": None, "regex": "[a-f]{3}", "choice": []}
@@ -138,7 +139,7 @@ def test_closing_it_ends_what_runs(tried: Trial) -> None:
         tried.run(SMALL)
 
 
-@pytest.mark.parametrize("job", [SMALL, BOMB], ids=["idle", "busy"])
+@pytest.mark.parametrize("job", [pytest.param(SMALL, marks=LONG), BOMB], ids=["idle", "busy"])
 def test_it_ends_with_its_server(job: dict[str, Any]) -> None:
     """However the server ends: it has no time to close anything."""
     code = f"""

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from asynclane.server.text.detokenizer import AnswerText, Detokenizer, StopMatcher
 from asynclane.server.text.tokenizer import Tokenizer
 
+from ...support.scale import ALL
+
 SHARED_TEXT = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 IDS = st.lists(st.integers(0, 1404), max_size=60)
 SMALL = st.text("ab", max_size=30)
@@ -66,7 +68,7 @@ def reference(whole: str, stops: list[str]) -> tuple[str, bool]:
     return (whole[: min(places)], True) if places else (whole, False)
 
 
-@settings(max_examples=200)
+@settings(max_examples=200 if ALL else 70)
 @given(cut_text(), STOPS)
 def test_stop_strings_are_found_however_the_text_is_cut(case: tuple[str, list[str]], stops: list[str]) -> None:
     whole, pieces = case

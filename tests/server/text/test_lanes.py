@@ -24,6 +24,7 @@ from asynclane.server.text.tokenizer import Tokenizer
 
 from ...support.fake_engine import SCRIPT, USAGE, FakeEngine
 from ...support.http import chunks_of
+from ...support.scale import part
 
 CODE = "Write a Python function `count_even(numbers)` that returns the number of even numbers in a list."
 EGGS = "Ben has 14 eggs. Then he finds 9 eggs at the farm. How many eggs does Ben have now?"
@@ -64,7 +65,7 @@ QUESTIONS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.fixture(scope="module", params=QUESTIONS, ids=lambda case: f"{case[0].split()[0]} {case[1]}")
+@pytest.fixture(scope="module", params=part(QUESTIONS, 2), ids=lambda case: f"{case[0].split()[0]} {case[1]}")
 def watched(request: pytest.FixtureRequest, offline: Offline) -> Watched:
     question, options = request.param
     return Watched(offline, question, **options)

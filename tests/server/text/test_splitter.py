@@ -129,7 +129,7 @@ PIECES = st.lists(
 
 
 @given(text=PIECES, places=st.sets(st.integers(0, 400), max_size=30), early=st.booleans(), inside=st.booleans())
-@settings(max_examples=500 if ALL else 250, deadline=None)
+@settings(max_examples=500 if ALL else 100, deadline=None)
 def test_any_text_has_the_same_parts_wherever_it_is_cut(text: str, places: set[int], early: bool, inside: bool) -> None:
     options: dict[str, Any] = {"reasoning": THINK, "inside": inside, "calls": CallRules(HERMES, NAMES, early=early)}
     whole, pieces = split([text], **options), split(cut(text, places), **options)

@@ -60,7 +60,7 @@ def test_pieces_cover_the_network_and_special_tokens_have_none(text: Tokenizer) 
 TEXTS = st.text(max_size=300) | st.sampled_from(["<|start_header_id|>" * 20, " " * 500, "e\u0301" * 99])
 
 
-@settings(max_examples=200 if ALL else 60, deadline=None)
+@settings(max_examples=200 if ALL else 25, deadline=None)
 @given(said=TEXTS)
 def test_a_text_that_fits_is_never_refused_unread(said: str) -> None:
     text = Tokenizer(TINY)
