@@ -139,8 +139,8 @@ def formats_section(runs: Sequence[Mapping[str, Any]]) -> str:
     return f"""\
 Number formats on one {_where(runs[0])}: {runs[0]["requests"]} requests of {runs[0]["max_tokens"]} tokens at once on
 LLaDA-8B's shape with random weights (`python -m asynclane.bench.steps.memory`), and the accuracy of the embedded model
-on 400 problems (`python -m asynclane.bench.quality asynclane --problems 400 --batch 64 --dtype bfloat16`, with the same
-flag). Stated are weights, keys and values, and workspace, as the server plans them.
+on 400 problems (`python -m asynclane.bench.quality asynclane:stop_threshold=off --problems 400 --batch 64
+--dtype bfloat16`, with the same flag). Stated are weights, keys and values, and workspace, as the server plans them.
 
 {markdown(head, rows)}"""
 
