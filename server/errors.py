@@ -86,7 +86,7 @@ class InvalidValue(ApiError):
 
 class ContextLengthExceeded(ApiError):
     """Lengths are in tokens; `max_tokens` None means that no answer of any length fits. A text that is too long to
-    be tokenized has `at_least` so many."""
+    be tokenized has `at_least` so many. A prompt that is scored has `masks` after it instead of an answer."""
 
     def __init__(
         self,
@@ -95,6 +95,7 @@ class ContextLengthExceeded(ApiError):
         max_tokens: int | None = None,
         *,
         suffix_tokens: int = 0,
+        masks: int = 0,
         param: str | None = None,
         at_least: bool = False,
     ) -> None:
@@ -103,13 +104,16 @@ class ContextLengthExceeded(ApiError):
         if max_tokens is not None:
             total = prompt_tokens + suffix_tokens + max_tokens
             answer = f"{max_tokens} for the answer, {total} in all: lower max_tokens, or shorten the prompt"
+        if masks:
+            more = f"{masks} open positions" if masks > 1 else "one open position"
+            answer = f"{more} after it, {prompt_tokens + masks} in all: shorten the prompt"
         message = f"the context is {limit} tokens, but the request has {given} and {answer}"
         if at_least:
             place = "prompt" if param in (None, "prompt", "messages", "input") else param
             given = f"at least {prompt_tokens} in the {place}"
             message = f"the context is {limit} tokens, but the request has {given}: shorten it"
         super().__init__(message, param=param, code="context_length_exceeded")
-        self.lengths = limit, prompt_tokens, max_tokens or 0, suffix_tokens
+        self.lengths = limit, prompt_tokens, max_tokens or 0, suffix_tokens, masks
 
 
 class Unauthorized(ApiError):

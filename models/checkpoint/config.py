@@ -17,7 +17,7 @@ from typing import Any
 from ...kernels.common.types import Routing
 from ...scheduler.decoding.attention_pattern import AttentionPattern
 from .canvas import CanvasNetwork, Heads, read_canvas, text_part
-from .keys import MOST, Keys, flag, number, require, section, shown, whole
+from .keys import MOST, Keys, flag, listed, number, require, section, shown, whole
 from .lora import Adapter
 from .quantization import Quantization, read_quantization
 
@@ -219,7 +219,8 @@ def _refuse_unread(raw: Keys, config: ModelConfig) -> None:
     for key, values in neutral.items():
         if key in raw and key not in raw.read and raw[key] not in values:
             raise ValueError(f"{key} = {shown(raw[key])} is not supported by {config.architecture}")
-    for kind in raw.get("layer_types") or ():
+    kinds = raw.get("layer_types")
+    for kind in () if kinds is None else listed(kinds, "layer_types"):
         if kind != "full_attention" and config.canvas is None:
             raise ValueError(f"layer_types with {shown(kind)} is not supported, only 'full_attention'")
     if config.canvas is not None and isinstance(raw.get("text_config"), Keys):
@@ -258,15 +259,19 @@ def _checked(config: ModelConfig) -> ModelConfig:
     for name, most in MOST.items():
         if not 1 <= getattr(config, name) <= most:
             raise ValueError(f"{name} is {getattr(config, name)}, not from 1 to {most}")
-    if config.experts is not None and config.experts.count > MOST_EXPERTS:
-        raise ValueError(f"{config.experts.count} experts are more than {MOST_EXPERTS}")
+    if (experts := config.experts) is not None:
+        if experts.count > MOST_EXPERTS:
+            raise ValueError(f"{experts.count} experts are more than {MOST_EXPERTS}")
+        if (width := max(experts.ff_dim, experts.shared_ff_dim)) > MOST["ff_dim"]:
+            raise ValueError(f"experts of {width} numbers are wider than {MOST['ff_dim']}")
     for name, below in (("norm_eps", 1.0), ("rope_theta", math.inf)):
         if not 0 < getattr(config, name) < below:
             raise ValueError(
                 f"{name} is {getattr(config, name)}, not a positive number{f' below {below}' * (below == 1)}"
             )
     for heads in {config.heads_of(layer) for layer in range(config.layers)}:
-        if heads.kv_heads < 1 or config.heads % heads.kv_heads or heads.head_dim < 2 or heads.head_dim % 2:
+        sized = 2 <= heads.head_dim <= MOST["dim"] and heads.head_dim % 2 == 0
+        if heads.kv_heads < 1 or config.heads % heads.kv_heads or not sized:
             raise ValueError(
                 f"{config.heads} heads of {heads.head_dim} on {heads.kv_heads} key heads cannot be computed"
             )
@@ -408,7 +413,7 @@ def _llada_moe(name: str, raw: Keys) -> ModelConfig:
     require(raw, _LLADA_MOE_FIXED)
     if raw.get("norm_topk_prob"):
         raise ValueError("norm_topk_prob is not supported: the published code norms in no case")
-    if not all(raw["moe_layer_freq"]):
+    if not all(listed(raw["moe_layer_freq"], "moe_layer_freq")):
         raise ValueError("moe_layer_freq with layers that have no experts is not supported")
     experts = Experts(
         whole(raw, "num_experts"), whole(raw, "expert_intermediate_size"), Routing(whole(raw, "num_experts_per_tok"))

@@ -52,7 +52,7 @@ def require(raw: Mapping[str, Any], fixed: Mapping[str, object]) -> None:
 def whole(raw: Mapping[str, Any], key: str, default: int | None = None) -> int:
     """A whole number, which files may write with a point. `default`: of a key that is missing, null or 0. Raises
     `ValueError` for anything else, which `int` would cut or read as a number."""
-    value = raw[key] if default is None else raw.get(key) or default
+    value = raw[key] if default is None else _given(raw, key, default)
     if isinstance(value, bool) or not (isinstance(value, int) or (isinstance(value, float) and value.is_integer())):
         raise ValueError(f"{key} = {shown(value)} is no whole number")
     return int(value)
@@ -60,18 +60,33 @@ def whole(raw: Mapping[str, Any], key: str, default: int | None = None) -> int:
 
 def section(raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """An object, which is empty for a key that is missing or has nothing. Raises `ValueError` for anything else."""
-    value = raw.get(key) or {}
+    value = raw.get(key)
+    if value is None or value == []:  # tools write both
+        return {}
     if not isinstance(value, Mapping):
         raise ValueError(f"{key} = {shown(value)} is no object")
     return value
 
 
+def listed(value: object, key: str) -> list[Any]:
+    """The value of a key, if it is a list. Raises `ValueError` for anything else."""
+    if not isinstance(value, list):
+        raise ValueError(f"{key} = {shown(value)} is no list")
+    return value
+
+
 def number(raw: Mapping[str, Any], key: str, default: float | None = None) -> float:
     """A finite number. `default`: of a key that is missing, null or 0. Raises `ValueError` for strings and flags."""
-    value = raw[key] if default is None else raw.get(key) or default
+    value = raw[key] if default is None else _given(raw, key, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
         raise ValueError(f"{key} = {shown(value)} is no number")
     return float(value)
+
+
+def _given(raw: Mapping[str, Any], key: str, default: float) -> Any:
+    """A value; `default` for null and 0. An empty string, list or object is none of these, nor is false."""
+    value = raw.get(key)
+    return default if value is None or (type(value) in (int, float) and value == 0) else value
 
 
 def flag(raw: Mapping[str, Any], key: str, default: bool | None = None) -> bool:

@@ -90,14 +90,15 @@ class _Section:
         return _Section(f"{self.where}.{key}", self.raw.get(key))
 
     def names(self, *keys: str) -> tuple[str, ...]:
-        found = self.get(*keys, default=[])
+        key = next((key for key in keys if self.raw.get(key) is not None), keys[0])
+        found = self.get(key, default=[])
         if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-            raise self.refusal(keys[0], found, "only a list of names")
+            raise self.refusal(key, found, "only a list of names")
         for name in found:
             try:
                 checked_pattern(name[3:] if name.startswith("re:") else "")
             except ValueError as error:
-                raise self.refusal(keys[0], name, f"only regular expressions after re:, and it is {error}") from None
+                raise self.refusal(key, name, f"only regular expressions after re:, and it is {error}") from None
         return tuple(found)
 
     def group(self, key: str, also: str | None = None) -> int:

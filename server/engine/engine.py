@@ -376,7 +376,9 @@ class Engine:
         room = scoring_room(scoring, pattern)
         if prompt_tokens + room > limits.max_model_len:
             if given.param is None:
-                raise errors.ContextLengthExceeded(limits.max_model_len, prompt_tokens + longest, room - longest)
+                raise errors.ContextLengthExceeded(
+                    limits.max_model_len, prompt_tokens + longest, masks=room - longest, param="prompt"
+                )
             masks = f", and the {room - longest} masks after them" if room > longest else ""
             reason = f"{prompt_tokens + longest} tokens of the prompt and of what is scored{masks}"
             raise errors.InvalidValue(

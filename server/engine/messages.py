@@ -331,13 +331,13 @@ class Delta:
 @dataclass(frozen=True, slots=True)
 class Failure:
     """The reason why a request has no answer. `param` names the parameter at fault, if one is. `lengths` are those that
-    do not fit a context: the context's, the prompt's, the answer's and the suffix's, in tokens."""
+    do not fit a context, in tokens: of the context, the prompt, the answer, the suffix and the masks after a prompt."""
 
     fault: Fault
     message: str
     param: str | None = None
     retry_after_s: int = 1
-    lengths: tuple[int, int, int, int] | None = None
+    lengths: tuple[int, int, int, int, int] | None = None
 
 
 ENGINE_FAILED = Failure(Fault.ENGINE, "the engine failed while it computed this answer")

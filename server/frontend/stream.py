@@ -214,8 +214,10 @@ def error_of(failure: Failure) -> errors.ApiError:
         case Fault.PARAMETER:
             return errors.InvalidValue(failure.param, failure.message)
         case Fault.CONTEXT:
-            limit, prompt, answer, suffix = failure.lengths or (0, 0, 0, 0)
-            return errors.ContextLengthExceeded(limit, prompt, answer, suffix_tokens=suffix, param=failure.param)
+            limit, prompt, answer, suffix, masks = failure.lengths or (0, 0, 0, 0, 0)
+            return errors.ContextLengthExceeded(
+                limit, prompt, answer, suffix_tokens=suffix, masks=masks, param=failure.param
+            )
         case Fault.OVERLOADED:
             return errors.Overloaded(failure.message, retry_after_s=failure.retry_after_s)
         case Fault.DRAINING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -225,6 +226,8 @@ def test_a_block_size_is_refused_by_networks_without_blocks(tmp_path: Path) -> N
         ("SDARForCausalLM", {"block_size": 4, "block_length": [8]}, r"block size is 4 or \[8\]"),
         ("SDARForCausalLM", {"block_size": 10**30}, "do not fit a context of"),
         ("SDARForCausalLM", {"rope_scaling": "x"}, "config.json: rope_scaling = 'x' is no object"),
+        ("SDARForCausalLM", {"rope_scaling": ""}, "config.json: rope_scaling = '' is no object"),
+        ("SDARForCausalLM", {"rope_parameters": False}, "config.json: rope_parameters = False is no object"),
         ("SDARMoeForCausalLM", {"decoder_sparse_step": 2}, "decoder_sparse_step = 2 is not supported, only 1"),
         ("SDARMoeForCausalLM", {"mlp_only_layers": [0]}, r"mlp_only_layers = \[0\] is not supported"),
         ("SDARMoeForCausalLM", {"num_experts_per_tok": 2.5}, "num_experts_per_tok = 2.5 is no whole number"),
@@ -260,6 +263,12 @@ def test_a_block_size_is_refused_by_networks_without_blocks(tmp_path: Path) -> N
             {"layer_types": ["full_attention", "sliding_attention"]},
             "layer_types with 'sliding_attention'",
         ),
+        ("DreamModel", {"layer_types": True}, "layer_types = True is no list"),
+        ("LLaDAMoEModelLM", {"moe_layer_freq": None}, "moe_layer_freq = None is no list"),
+        ("LLaDAMoEModelLM", {"moe_layer_freq": 1}, "moe_layer_freq = 1 is no list"),
+        ("SDARMoeForCausalLM", {"moe_intermediate_size": 10**30}, "experts of 10{30} numbers are wider than 4194304"),
+        ("LLaDA2MoeModelLM", {"num_shared_experts": 10**30}, "experts of .* are wider than 4194304"),
+        ("LLaDA2MoeModelLM", {"head_dim": 10**30}, "4 heads of 10{30} on 2 key heads cannot be computed"),
         ("SDARForCausalLM", {"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5 is not supported by SDAR"),
         ("SDARForCausalLM", {"use_qk_norm": False}, "use_qk_norm = False is not supported, only True"),
         ("SDARForCausalLM", {"quantization_config": {"quant_method": "x"}}, "quantization_config.quant_method = 'x'"),
@@ -277,6 +286,30 @@ def test_a_variant_of_a_family_that_nothing_here_computes_is_refused(
     write_checkpoint(tmp_path, architecture)
     edit_config(tmp_path, **changes)
     with pytest.raises(ModelError, match=message):
+        read_config(tmp_path)
+
+
+@pytest.mark.parametrize("empty", [False, "", [], {}], ids=repr)
+@pytest.mark.parametrize(
+    ("architecture", "key"),
+    [
+        ("LLaDAModelLM", "n_kv_heads"),
+        ("LLaDAModelLM", "mlp_hidden_size"),
+        ("LLaDAModelLM", "embedding_size"),
+        ("LLaDAModelLM", "rms_norm_eps"),
+        ("DreamModel", "num_key_value_heads"),
+        ("LLaDA2MoeModelLM", "num_shared_experts"),
+        ("LLaDA2MoeModelLM", "first_k_dense_replace"),
+        ("LLaDA2MoeModelLM", "n_group"),
+    ],
+)
+def test_nothing_of_another_kind_stands_for_a_missing_key(
+    tmp_path: Path, architecture: str, key: str, empty: object
+) -> None:
+    """Python takes all of these for nothing; a file that has one is damaged."""
+    write_checkpoint(tmp_path, architecture)
+    edit_config(tmp_path, **{key: empty})
+    with pytest.raises(ModelError, match=re.escape(f"{key} = {empty!r} is no ")):
         read_config(tmp_path)
 
 

@@ -314,12 +314,19 @@ NOTHING = [
     *((FLOAT, ("config_groups", "group_0", key)) for key in ("output_activations", "input_activations")),
     (INT4, INPUTS),
 ]
+NAMES = [
+    *((FP8, (key,)) for key in ("ignored_layers", "modules_to_not_convert")),
+    *(({"quant_method": "modelopt", "quant_algo": "FP8"}, (key,)) for key in ("ignore", "exclude_modules")),
+    (AWQ, ("modules_to_not_convert",)),
+    (FLOAT, ("ignore",)),
+]
 OF_ANOTHER_KIND = [
     *((*key, [None, True, 4.0, 8.0, 32.0, "4", [4]]) for key in NUMBERS),
     *((*key, [None, 0, 1, 0.0, 1.0, "true", []]) for key in FLAGS),
     *((*key, [128, [128.0, 128], [True, 128], [None, 128], ["128", 128]]) for key in SIZES),
     *((*key, [None, True, 0, 1.0, []]) for key in WORDS),
     *((*key, [False, 0, "", True]) for key in NOTHING),
+    *((*key, [False, 0, "", "lm_head", {}, [0]]) for key in NAMES),
 ]
 
 

@@ -72,6 +72,20 @@ async def test_grammars_penalties_and_likelihoods_are_honoured(http: httpx.Async
     assert scored["usage"]["completion_tokens_details"]["forwards"] == 1
 
 
+@pytest.mark.parametrize("max_tokens", [0, 1])
+async def test_a_prompt_that_fills_the_context_cannot_be_scored_and_says_so(
+    http: httpx.AsyncClient, max_tokens: int
+) -> None:
+    """A shorter answer would not help: none is written."""
+    scored = {"echo": True, "logprobs": 1, "max_tokens": max_tokens}
+    fits = await complete(http, prompt=[300] * 511, **scored)
+    assert len(fits["choices"][0]["logprobs"]["tokens"]) == 511 + max_tokens
+    body = {"model": "small-qwen3", "prompt": [300] * 512} | scored
+    error = error_of(await http.post("/v1/completions", json=body), 400)
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")
+    assert "512 in the prompt and one open position after it, 513 in all: shorten the prompt" in error["message"]
+
+
 async def test_what_the_model_does_not_allow_is_refused_by_name(http: httpx.AsyncClient) -> None:
     (card,) = (await http.get("/v1/models")).json()["data"]
     assert card["default_decoder"] == "autoregressive"

@@ -87,7 +87,7 @@ FROM_ENGINE = [
         b"\1" * 8,
     ),
     Failed(7, Failure(Fault.PARAMETER, "no token goes on from here", "response_format")),
-    Failed(7, Failure(Fault.CONTEXT, "too long", lengths=(256, 200, 100, 0))),
+    Failed(7, Failure(Fault.CONTEXT, "too long", lengths=(256, 200, 100, 0, 0))),
     Reserved(3),
     Reserved(3, retry_after_s=9),
     Exposition(4, b"asynclane_engine_up 1.0\n"),
