@@ -42,8 +42,8 @@ HEAD = (
 )
 INTRODUCTION = """# Every decoder on every embedded model
 
-`python -m asynclane.bench.quality --all` made this page, with seed {seed}, in float32 at temperature 0. The
-[Cost](cost.md#every-decoder) has the picture. [Evaluation](evaluation.md) measures any model on public sets.
+`python -m asynclane.bench.quality --all` made this page, with seed {seed}, in float32 at temperature 0.
+[Cost](cost.md#every-decoder) has the picture; [evaluation](evaluation.md) measures any model on public sets.
 
 - `calls`: forwards per problem.
 - `computed/token`: all positions that the network computed, prompt and look-ahead included, per answer token.
