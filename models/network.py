@@ -209,7 +209,7 @@ def _block(weights: dict[str, Any], config: ModelConfig) -> Block:
 class Unfinished:
     """A step in the last block, whose keys and values are written."""
 
-    queries: Tensor  # [T, H, D]; with a selection of the tokens that went on
+    queries: Tensor  # [T, H, D]; with a selection, of the tokens that went on
     residual: Tensor  # [T, dim]
     selected: Selected | None = None
 
@@ -236,8 +236,9 @@ class Transformer:
     def begin(self, canvases: Tensor, batch: Batch, pages: KvPages) -> Unfinished:
         """All that does not depend on the projected positions: up to the keys and values of the last block.
 
-        canvases [slots, length] int64. Writes keys and values of all T tokens, with a selection in the first two layers
-        alone. After those of the last block only projected positions matter, so `conclude` computes the rest for them.
+        canvases [slots, length] int64. Writes keys and values of all T tokens; with a selection, layers after the
+        second write only those of the tokens that go on. After those of the last block only projected positions matter,
+        so `conclude` computes the rest for them.
         """
         config = self.config
         positions = batch.positions.clamp_min(0)  # of padding, too

@@ -47,8 +47,8 @@ class PromptRoom:
     ) -> dict[int, int]:
         """The position up to which each request may compute its prompt in the next step, by id; 0: it waits.
 
-        A limit bounds the prompt positions of all steps in flight together, so that requests that run, whose next steps
-        have this `work`, go on beside them. With `pacing` it follows the cost of steps while a long prompt is
+        A limit bounds the prompt positions of all steps in flight together, so that running requests go on beside them;
+        their next steps have the size `work`. With `pacing` it follows the cost of steps while a long prompt is
         open: short ones then go first, and get half of it at most.
         """
         found: dict[int, int] = {}

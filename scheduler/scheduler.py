@@ -358,9 +358,10 @@ class Scheduler:
 
     def _fair(self, ready: list[PlannedRequest]) -> list[PlannedRequest]:
         """Those that are `ready`, without those by which one client would make a step take more than twice as long as
-        it takes for the others, with the fixed time of each network. One request of each client goes all the same, the
-        longest waiting of those that may begin: one that waits for a prompt of its own client would take the turn of
-        the request that computes it."""
+        it takes for the others. A network that computes for this client in any case has a position of the others, too,
+        so that its fixed time counts on both sides. One request of each client goes all the same, the longest waiting
+        of those that may begin: one that waits for a prompt of its own client would take the turn of the request that
+        computes it."""
         in_flight = self._requests_in_flight()
         if len({planned.sequence.request.client for planned in (*in_flight, *ready)}) < 2:
             return ready

@@ -43,7 +43,7 @@ class StepSize(NamedTuple):
         return StepSize(self.tokens + times * other.tokens, self.drafted + times * other.drafted)
 
     def reaching(self, other: StepSize) -> StepSize:
-        """With a position more of each network that has positions in `other` alone."""
+        """This size, and one more position of each network that has some in `other` and none here."""
         served = self.tokens == self.drafted and other.tokens > other.drafted
         drafter = not self.drafted and other.drafted > 0
         return self.plus(StepSize(served + drafter, int(drafter)))
@@ -84,13 +84,13 @@ class StepCost:
         return self.drafter(drafted) + (self._served(tokens - drafted) if tokens > drafted else 0.0)
 
     def keys_s(self, work: StepSize, keys: int) -> float:
-        """Seconds in which the positions of `work` see so many keys each, beyond those of the points."""
+        """Seconds that the positions of `work` take to see `keys` keys each, beyond those of the points."""
         drafter_pair_s = self.pair_s if self.drafter is None else self.drafter.pair_s
         return keys * ((work.tokens - work.drafted) * self.pair_s + work.drafted * drafter_pair_s)
 
     def longest_s(self, tokens: int) -> float:
-        """Seconds of the longest step of so many positions. No curve bends down, so that is one in which nearly all are
-        of one network."""
+        """Seconds of the longest step of so many positions. Curves are taken as convex, so that one network computes
+        nearly all positions of that step."""
         if self.drafter is None or tokens < 2:
             return self(tokens)
         return max(self(tokens, 1), self(tokens, tokens - 1))
@@ -112,8 +112,8 @@ class Pacing:
 
     def room(self, work: StepSize, keys: int, most: int, each: StepSize = PROMPT_POSITION) -> int:
         """The prompt positions, at most `most`, that go beside the `work` of others and see about `keys` keys: so many
-        that tokens come at most `PAUSE` times as late, but some at least. `each` is what one of them takes: one of the
-        two constants."""
+        that tokens come at most `PAUSE` times as late, but some at least. `each` is the size of one of them:
+        `PROMPT_POSITION`, or `PROMPT_POSITION_OF_BOTH`."""
         if not work.tokens:
             return min(self._alone[each], most)
         limit = PAUSE * self._gap_s(work, 0.0)
@@ -127,7 +127,7 @@ class Pacing:
         return low
 
     def _efficient(self, each: StepSize) -> int:
-        """The least positions of a prompt alone that cost little each."""
+        """The smallest chunk whose time for each position is at most `EFFICIENT` times the best, alone in a step."""
         sizes = [self._least << power for power in range(6)]
         costs = [self._cost(size * each.tokens, size * each.drafted) / size for size in sizes]
         return next(size for size, cost in zip(sizes, costs, strict=True) if cost <= EFFICIENT * min(costs))

@@ -13,8 +13,9 @@ WORDS = (100, 1000)  # ids of ordinary words of every model that is measured
 @dataclass(frozen=True, slots=True)
 class Quota:
     """A decoder that fills each block in a fixed number of forwards, whatever the network says. `by_block`: the
-    parameter with the forwards of each block; without one, `steps` are those of the whole answer. With a `cache`, which
-    may not go with `steps`, a forward commits one token, as no probability of random weights reaches the threshold."""
+    parameter with the forwards of each block; without one, `steps` are those of the whole answer. With a `cache`,
+    which may not go with `steps`, a forward commits one token: with random weights no probability
+    reaches the threshold."""
 
     decoder: str
     block: int

@@ -310,9 +310,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--decoder", help="default: by --shape")
     parser.add_argument("--block", type=positive, help="tokens of a block (default: by --shape)")
     parser.add_argument("--forwards", type=positive, help="forwards of a block (default: by --shape)")
-    parser.add_argument(
-        "--cache", help="of requests; then --forwards is --block, a token each (default: the decoder's)"
-    )
+    parser.add_argument("--cache", help="of requests; needs as many --forwards as --block (default: the decoder's)")
     clients = max(1, min(MOST_CLIENTS, (os.cpu_count() or 1) // PER_CLIENT))
     parser.add_argument("--clients", type=positive, default=clients, help="processes (default here: %(default)s)")
     parser.add_argument("--timeout", type=above_zero, default=120.0, help="of an answer (default: %(default)g s)")

@@ -77,7 +77,7 @@ class _Section:
         return found
 
     def has(self, key: str) -> bool:
-        """False if there is nothing in a key, which tools write as null or as an empty object."""
+        """False if a key is missing, null or an empty object: tools write nothing in each of these ways."""
         return self.raw.get(key) not in (None, {})
 
     def absent(self, *keys: str) -> None:
@@ -109,8 +109,8 @@ class _Section:
         return found
 
     def _named(self, key: str, also: str | None) -> str:
-        """The name that a key has here, of two."""
-        return key if also is None or key in self.raw or also not in self.raw else also
+        """`also` if only that name of the key is there, else `key`."""
+        return also if also is not None and also in self.raw and key not in self.raw else key
 
     def refusal(self, key: str, value: object, allowed: str) -> ValueError:
         return ValueError(f"{self.where}.{key} = {_short(value)} is not supported, {allowed}")

@@ -132,7 +132,7 @@ class StepGraphs:
         self._forms = Forms(shapes)
         self._bodies: dict[Shape, torch.cuda.CUDAGraph] = {}
         self._tails: dict[Shape, Tail] = {}
-        self._seen = set[Shape]()  # shapes with a selection that have no graph
+        self._seen = set[Shape]()  # shapes with a selection that have come once, and have no graph
         self._late = 0  # graphs captured after the start
         self._stream: torch.cuda.Stream | None = None  # graphs are captured on it
         self._prepared: dict[Padding, Prepared] = {}
@@ -193,7 +193,7 @@ class StepGraphs:
 
     def _capture_if_again(self, padding: Padding) -> None:
         """Capture the parts of a step with a selection whose shapes have come before, after the steps under way. Each
-        is computed first without a graph, which loads the kernels, on the stream whose memory such steps have."""
+        is computed first without a graph, which loads its kernels, on the stream of such steps, so in their memory."""
         if not padding.key[-1].kept:
             return
         parts = [shape for shape in (padding.body, padding.tail) if shape is not None]

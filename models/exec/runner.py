@@ -389,7 +389,7 @@ def _check_device(error: Exception) -> None:
 
 
 def _no_positions() -> StepResult:
-    """The result of placements alone: no step takes time for them."""
+    """The result of a plan of placements alone, for which no step is computed."""
     tokens = np.empty(0, np.int32)
     return StepResult(tokens, tokens, np.empty(0), device_s=0.0)
 

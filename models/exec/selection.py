@@ -39,10 +39,10 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class GoingOn:
-    """Chooses the tokens that go on from what a step has for each of its tokens."""
+    """Picks the entries of the tokens that go on from tensors with an entry for each of all T tokens."""
 
     selected: Selected
-    tokens: Tensor  # [K] int64: index among all tokens; any for padding
+    tokens: Tensor  # [K] int64: index among all tokens; that of any token for padding
     real: Tensor  # [K] bool: False for padding
 
     def of(self, each: Tensor) -> Tensor:

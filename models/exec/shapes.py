@@ -4,8 +4,9 @@ A step has a body, which depends on its positions, and a tail, which depends on 
 inputs that its requests need. Each has a shape of its own, so that the set grows with the sum of both, not with their
 product. What is not in the set is padded alike and runs without a graph.
 
-With a selection each part has two sizes: that of all its positions, which few layers compute, is padded coarsely, that
-of those that go on finely. Of these shapes the set has the largest alone; others are captured when they come again.
+With a selection each part has two sizes. The number of all its positions, which few layers compute, is padded coarsely;
+the number of those that go on finely. Of these shapes only the largest are in the set; others are captured when they
+come again.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ RARE = 1024  # positions up to which steps with rarer inputs have graphs, too
 ROOM = 2048  # entries of biases
 GUIDED = (8, 64)  # restricted rows
 COMMON = 2  # variants of large tails, too
-LEAST_COARSE = 64  # a power of two: below it lies one coarse size
+LEAST_COARSE = 64  # a power of two; three quarters of it are the smallest coarse size
 CANVAS_TILES = AttentionConfig(block_m=64, block_n=64, warps=4, stages=2)  # swept on an H200
 
 
@@ -177,13 +178,13 @@ class ShapeSet:
         return self.most if self._denoised else RARE
 
     def body(self, tokens: int, host_tokens: bool = False, kept: int = 0) -> Shape:
-        """With a selection so many of the tokens are `kept`."""
+        """The body of so many positions. With a selection `kept` of them go on, else it is 0."""
         inputs = OptionalInputs(host_tokens=host_tokens, reordered=self.config.known_first, denoised=self._denoised)
         inputs = inputs._replace(kept=kept, candidates=tokens if kept else 0)
         return Shape(tokens, self._rows, 0, 0, self._tiling(tokens), self._tiling(0), inputs)
 
     def tail(self, count: int, inputs: OptionalInputs, kept: int = 0) -> Shape:
-        """With a selection so many of the projected positions are `kept`."""
+        """The tail of `count` projected positions. With a selection `kept` of them are predicted, else it is 0."""
         inputs = inputs._replace(kept_projected=kept)
         return Shape(0, self._rows, count, count, self._tiling(0), self._tiling(count), inputs)
 
@@ -215,8 +216,12 @@ class ShapeSet:
         room = next((inputs for inputs in few if covers(inputs, needed)), None)
         inputs, kept, kept_projected = needed, needed.kept, needed.kept_projected
         if room is not None:
-            inputs = room._replace(host_tokens=needed.host_tokens, candidates=needed.candidates)
-            inputs = inputs._replace(kept=kept, kept_projected=kept_projected)
+            inputs = room._replace(
+                host_tokens=needed.host_tokens,
+                kept=kept,
+                kept_projected=kept_projected,
+                candidates=needed.candidates,
+            )
         body = tail = None
         if in_set and (tokens <= self._written or not needed.host_tokens):
             body = self.body(tokens, needed.host_tokens, kept)

@@ -72,7 +72,8 @@ class Device:
     depth: int = 1
     step_timeout_s: float = 60.0
     max_failed_steps: int = 3  # one after another
-    _device_s: dict[tuple[int, int], float] = field(default_factory=dict)  # of the last step of such a size
+    # Of the last step by its positions in all layers, and those of them that a drafter computes, in units of SIMILAR.
+    _device_s: dict[tuple[int, int], float] = field(default_factory=dict)
     _begun: deque[float] = field(default_factory=deque)  # when each step in flight began
     _ended: float = 0.0  # when the last step ended
 
@@ -94,7 +95,7 @@ class Device:
         if done is None:
             return await asyncio.get_running_loop().run_in_executor(self.worker, waiter)
         drafted = sum([row.end - row.start for row in plan.rows if row.drafter])
-        size = plan.tokens // SIMILAR, drafted // SIMILAR
+        size = plan.passed // SIMILAR, drafted // SIMILAR
         await _until(done, begun + STEADY * self._device_s.get(size, 0.0))
         self._ended = time.perf_counter()
         result = waiter()

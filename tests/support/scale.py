@@ -27,7 +27,7 @@ def part(items: Iterable[T], one_in: int, seed: str = "") -> list[T]:
 
 
 def crossed(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
-    """Each value of an axis with all of the others, or so few combinations that every value is in one."""
+    """All combinations of the values of several axes, or as few as have each value in one of them."""
     found = [list(axis) for axis in axes]
     if ALL:
         return list(itertools.product(*found))

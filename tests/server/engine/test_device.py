@@ -10,13 +10,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from asynclane.scheduler.contract import GREEDY, Row, StepPlan, StepResult
+from asynclane.scheduler.contract import GREEDY, Row, Selection, StepPlan, StepResult
 from asynclane.server.engine.device import Device, DeviceThread, Watchdog
 
 from ...support.fakes import Panic
 
 PLAN = StepPlan((), ())
 RESULT = StepResult(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0), device_s=0.1)
+POSITIONS = np.arange(32, dtype=np.int32)
+ROW = Row(0, 0, 32, 32, (), GREEDY, 0)
 
 
 def test_calls_run_one_after_another_in_one_thread_which_no_error_ends() -> None:
@@ -88,15 +90,20 @@ async def test_the_end_of_a_step_is_not_looked_for_long_before_it() -> None:
     assert slept[0] < slept[1]
 
 
-async def test_the_end_of_a_draft_is_not_awaited_as_long_as_that_of_a_check_with_as_many_positions() -> None:
-    """The two networks take turns, and one may be far slower."""
-    row = Row(0, 0, 32, 32, (), GREEDY, 0)
-    check, draft = StepPlan((), (row,)), StepPlan((), (row._replace(drafter=True),))
+@pytest.mark.parametrize(
+    "quick",
+    [ROW._replace(drafter=True), ROW._replace(selection=Selection(1, POSITIONS[1:], POSITIONS[:1]))],
+    ids=["of another network", "most positions left out"],
+)
+async def test_the_end_of_a_quick_step_is_not_awaited_as_long_as_that_of_a_slow_one_of_as_many_positions(
+    quick: Row,
+) -> None:
+    slow_plan, quick_plan = StepPlan((), (ROW,)), StepPlan((), (quick,))
     threads: list[str] = []
     device, watchdog = Device(DeviceThread(), lambda plan: Step(0, threads)), Watchdog(lambda limit_s: None)
-    await device.collect(check, device.launch(check, watchdog))
+    await device.collect(slow_plan, device.launch(slow_plan, watchdog))
     begun = time.perf_counter()
-    await device.collect(draft, device.launch(draft, watchdog))
+    await device.collect(quick_plan, device.launch(quick_plan, watchdog))
     device.worker.shutdown()
     assert time.perf_counter() - begun < RESULT.device_s / 2
 
