@@ -202,14 +202,17 @@ class StepGraphs:
         self._seen.update(missing)
         if not again:
             return
-        with torch.inference_mode():
-            for shape in again:
-                self._compute(shape, _padding_of(shape).to(DEVICE))
-            with self._capturing():
+        self._late += len(again)
+        try:
+            with torch.inference_mode():
                 for shape in again:
-                    self._capture(shape)
-                    self._seen.discard(shape)
-                    self._late += 1
+                    self._compute(shape, _padding_of(shape).to(DEVICE))
+                with self._capturing():
+                    for shape in again:
+                        self._capture(shape)
+                        self._seen.discard(shape)
+        except torch.OutOfMemoryError:
+            self._late = MOST_LATE  # steps without graphs need no more memory
 
     def _compute(self, shape: Shape, words: Tensor) -> Tensor | None:
         """A body, or a tail and its result."""

@@ -92,3 +92,21 @@ def test_steps_that_leave_out_positions_get_graphs_when_they_come_again(
     assert sum(bodies) > 3
     assert sum(tails) > 3
     assert found.eager_steps
+
+
+def test_steps_run_without_graphs_once_there_is_no_memory_for_late_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, plain = network("block-causal"), small_runner(SMALL["block-causal"], layers=4)
+    made, found = graphed(plain, FEW_SIZES)
+    start, failed = found.captures, list[object]()
+
+    def fails(shape: object) -> None:
+        failed.append(shape)
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(found, "_capture", fails)
+    params = {"cache": "focus", "early_stop": False, "threshold": 1.0}
+    specs = [Spec(prompt, max(net.lengths), "fast-dllm", params) for prompt in net.prompts[:2]]
+    names = [*map(str, specs)]
+    wanted = dict(zip(names, run(plain, net.vocabulary, specs, net.limits, pattern=net.pattern), strict=True))
+    assert_same(names, run(made, net.vocabulary, specs, net.limits, pattern=net.pattern), wanted)
+    assert (found.captures, len(failed)) == (start, 1)
