@@ -74,7 +74,7 @@ class CanvasSequence(Sequence):
         tokens = sum([row.tokens for row in rows])
         prompt_tokens = 0 if prompt_end is None else window.end - window.start
         extent = RequestExtent(window.start, window.end, window.end, window.end)
-        return make(PlannedRequest, (self, window, extent, rows, spans, tokens, 0, prompt_tokens, chunk))
+        return make(PlannedRequest, (self, window, extent, rows, spans, tokens, tokens, 0, prompt_tokens, chunk))
 
     def open_tokens(self) -> int:
         return len(self.canvas) - self._start

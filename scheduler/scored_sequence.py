@@ -85,7 +85,7 @@ class ScoredSequence(Sequence):
         rows = self.layout.rows(window, make(StepInputs, (self.steps, 0, 0, 0)))
         spans = tuple([span for row in rows for span in row.spans])
         tokens = sum([row.end for row in rows])
-        return make(PlannedRequest, (self, window, extent, rows, spans, tokens, 0, 0, False))
+        return make(PlannedRequest, (self, window, extent, rows, spans, tokens, tokens, 0, 0, False))
 
     @property
     def most_rows(self) -> int:

@@ -37,8 +37,8 @@ STABLE_STEPS = 2  # where a tokenizer has no boundaries, lanes fork at what so m
 
 
 class PlannedRequest(NamedTuple):
-    """A request in a step: its rows, their `spans` and `tokens`, of which a drafter computes `drafted`, and what its
-    commit needs to know.
+    """A request in a step: its rows, their `spans` and `tokens`, of which `passed` pass all layers, since others hardly
+    cost time, and a drafter computes `drafted`; and what its commit needs to know.
 
     `prompt_tokens` are the positions of its prompt that count against the limit on these in one step. Each counts once,
     also where two networks compute it. A `prompt_chunk` is a step that computes nothing else: it is no forward of the
@@ -51,15 +51,10 @@ class PlannedRequest(NamedTuple):
     rows: tuple[Row, ...]
     spans: tuple[Span, ...]
     tokens: int
+    passed: int
     drafted: int = 0
     prompt_tokens: int = 0
     prompt_chunk: bool = False
-
-    @property
-    def passed(self) -> int:
-        """Positions that pass all layers. The others hardly cost time."""
-        selection = self.window.selection
-        return self.tokens if selection is None else self.tokens - selection.dropped
 
     @property
     def beside_prompt(self) -> StepSize:
@@ -268,8 +263,9 @@ class Sequence:
         else:
             spans = tuple([span for row in rows for span in row.spans])
             tokens = sum([row.end - row.start for row in rows])
+        passed = tokens if window.selection is None else tokens - window.selection.dropped
         drafted = sum([row.end - row.start for row in rows if row.drafter]) if self.drafts else 0
-        return make(PlannedRequest, (self, window, extent, rows, spans, tokens, drafted, prompt_tokens, chunk))
+        return make(PlannedRequest, (self, window, extent, rows, spans, tokens, passed, drafted, prompt_tokens, chunk))
 
     def open_tokens(self) -> int:
         """The masks that can still be reached."""
