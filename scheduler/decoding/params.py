@@ -6,10 +6,15 @@ The tables of lane policies, commit rules and caches have parameters of their ow
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import NamedTuple
 
 SHOWN_CHARS = 1000  # of a message, which may list all decoders
+NAME_CHARS = 64  # of an unknown name that are compared with known ones
+# The likeness of a slip: freq_penalty is 0.83 like frequency_penalty. Names of other programs, which mean other things,
+# are less like any here: LLaDA's remasking is 0.80 like remask, its gen_length 0.76 like fine_length.
+ALIKE = 0.82
 
 
 class ParamError(ValueError):
@@ -18,6 +23,11 @@ class ParamError(ValueError):
     def __init__(self, param: str, message: str) -> None:
         super().__init__(message if len(message) <= SHOWN_CHARS else message[:SHOWN_CHARS] + "...")
         self.param = param
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The one of the `known` names that `name` may be a slip of, if one is as alike as slips are."""
+    return next(iter(get_close_matches(name[:NAME_CHARS].lower(), list(known), 1, ALIKE)), None)
 
 
 class Range(NamedTuple):

@@ -21,7 +21,7 @@ from .commit.shared.schedule import Schedule
 from .compatibility import EXACT_CACHES, DecoderFacts, VocabularyFacts, fitted, refuse
 from .denoising import Denoiser
 from .lane_tree import Layout
-from .params import AUTO, BLOCK, CANVAS, OFF, ParamError, Params, check
+from .params import AUTO, BLOCK, CANVAS, OFF, ParamError, Params, check, nearest
 from .plugins import ALL_DECODERS, ALL_PARAMS, ALL_RULES
 from .registry import Decoder, DecoderSpec
 from .vocabulary import Vocabulary
@@ -212,7 +212,9 @@ def _params(
             check(param, value, ALL_PARAMS[param])
     for param in overrides:
         if param not in defaults:
-            raise ParamError(param, f"{_no_param(name, param, overrides)}; it has: {', '.join(defaults)}")
+            meant = None if param in ALL_PARAMS else nearest(param, defaults)
+            hint = f": did you mean {meant!r}?" if meant else f"; it has: {', '.join(defaults)}"
+            raise ParamError(param, _no_param(name, param, overrides) + hint)
     chosen = [rule_name for rule_name in RULES if rule_name in overrides]
     if rule is None and len(chosen) > 1:
         raise ParamError(chosen[1], f"{chosen[0]!r} and {chosen[1]!r} exclude each other: give one")

@@ -198,9 +198,9 @@ def test_more_answers_than_may_wait_are_awaited_at_once() -> None:
     [
         ({"temperature": 9}, "temperature: must be less than or equal to 2"),
         ({"decoder": "nope"}, "unknown decoder 'nope'"),
-        ({"params": {"treshold": 0.5}}, "no decoder has 'treshold'"),
+        ({"params": {"treshold": 0.5}}, "^params: no decoder has 'treshold': did you mean 'threshold'.$"),
         ({"params": {"threshold": 7}}, "threshold"),
-        ({"params": {"stream": True}}, "no decoder has 'stream'"),
+        ({"params": {"stream": True}}, "no decoder has 'stream'; there are: .*threshold"),
         ({"logit_bias": {10**6: 1}}, "logit_bias.1000000: token ids are from 0"),
         ({"max_tokens": 0}, "^max_tokens: must be greater than or equal to 1, not 0$"),
         ({"logprobs": 21}, "^logprobs: must be less than or equal to 20"),

@@ -256,6 +256,7 @@ def misuse(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["gsm8k_cot", "--data", "data.jsonl", "--url", "x"], "'x' is no URL of a server"),
         (["gsm8k_cot", "--data", "data.jsonl", "--url", "http://127.0.0.1:9"], "no server at http://127.0.0.1:9"),
         (["gsm8k_cot", "--data", "data.jsonl", "--model", "tiny-lada"], "did you mean 'tiny-llada'?"),
+        (["gsm8k_cot", "--data", "data.jsonl", "--decoder", "llada:blok_length=8"], "did you mean 'block_length'?"),
         (["gsm8k_cot", "--data", "data.jsonl", "--decoder", "lada"], "decoder 'lada': unknown decoder 'lada'"),
         (["gsm8k_cot", "--data", "data.jsonl", "--decoder", "llada:steps"], "a parameter is NAME=VALUE, not 'steps'"),
         (["gsm8k_cot", "--data", "data.jsonl", "--decoder", "llada", "--preset", PRESET], "leave out --decoder"),
