@@ -28,6 +28,7 @@ from ...scheduler import (
 )
 
 WIDTH = 100
+DEFAULT = "asynclane"
 CANVAS_LENGTH = 1 << 9  # positions of a canvas that all defaults fit
 BLOCKS = AttentionPattern(block_size=16)
 KNOWN_FIRST = AttentionPattern(block_size=1, known_first=True)
@@ -56,7 +57,9 @@ def decoders_main(name: str | None, markdown: bool) -> int:
         print(
             "\n".join(f"{each:{width}}  {SUMMARIES.get(each) or _source(spec)}" for each, spec in ALL_DECODERS.items())
         )
-        print(f"\nrules for the parameter `rule`: {', '.join(_rules())}", file=sys.stderr)
+        rules = ", ".join(map(str, words_of(DEFAULT, "rule")))
+        print(f"\nrules for the parameter `rule` of {DEFAULT}: {rules}", file=sys.stderr)
+        print("those of another decoder: asynclane decoders DECODER", file=sys.stderr)
     for problem in plugins().problems:
         print(f"asynclane: {problem}", file=sys.stderr)
     return 0
