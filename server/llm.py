@@ -75,7 +75,7 @@ class SamplingParams:
     def body(self) -> dict[str, Any]:
         """The parameters that both endpoints have. Raises `InvalidValue`."""
         if not isinstance(self.lanes, bool):
-            raise InvalidValue("lanes", f"lanes: must be True or False, not {shown(self.lanes)}")
+            raise InvalidValue("lanes", f"lanes: must be true or false, not {shown(self.lanes)}")
         if self.max_tokens == 0:  # which is for the likelihood of a prompt over HTTP
             raise InvalidValue("max_tokens", "max_tokens: must be greater than or equal to 1, not 0")
         own = {"params", "lanes", "logprobs", "logit_bias"}
@@ -87,7 +87,9 @@ class SamplingParams:
         for name in self.params:
             if name not in DecoderParams.model_fields:
                 meant = nearest(str(name), DecoderParams.model_fields)
-                hint = f": did you mean {meant!r}?" if meant else f"; there are: {', '.join(DecoderParams.model_fields)}"
+                hint = (
+                    f": did you mean {meant!r}?" if meant else "; there are: " + ", ".join(DecoderParams.model_fields)
+                )
                 reason = f"params: no decoder has {name!r}{hint}"
                 raise InvalidValue(name, reason, code="unknown_parameter")
         values["logit_bias"] = bias = self.logit_bias

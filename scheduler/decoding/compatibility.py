@@ -269,7 +269,7 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         "stop_threshold",
         _stopping(lambda f: Params(f.params).threshold("stop_threshold") < Params(f.params).threshold("end_threshold")),
     ),
-    "stop_threshold goes with early_stop true, not {f.params[early_stop]!r}": (
+    "stop_threshold goes with early_stop true alone": (
         "stop_threshold",
         _stopping(lambda f: not f.is_(early_stop=True)),
     ),
@@ -589,7 +589,11 @@ REQUEST_REFUSALS: Refusals[RequestFacts] = {
     ): ("decoder", lambda f: f.logprobs and not f.grammar and not f.decoder.scored),
     "{f.grammar} is not for decoder {f.decoder.name!r}, whose drafts it would change": (
         "{f.grammar}",
-        lambda f: f.grammar and f.decoder.layout in (Layout.VERIFIED, Layout.DRAFTER),
+        lambda f: f.grammar and f.decoder.layout is Layout.VERIFIED,
+    ),
+    "{f.grammar} is not for decoder {f.decoder.name!r}, whose drafts it would change: use 'autoregressive'": (
+        "{f.grammar}",
+        lambda f: f.grammar and f.decoder.layout is Layout.DRAFTER,
     ),
     "{f.penalty} is not for decoder {f.decoder.name!r}, which checks several tokens at once: use 'autoregressive'": (
         "{f.penalty}",

@@ -5,6 +5,7 @@ The tables of lane policies, commit rules and caches have parameters of their ow
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -97,17 +98,22 @@ def check(name: str, value: object, kind: Values) -> object:
     match kind:
         case Choice(values):
             if not any(type(value) is type(choice) and value == choice for choice in values):
-                raise ParamError(name, f"{name} must be one of {', '.join(map(repr, values))}, not {value!r}")
+                raise ParamError(name, f"{name} must be one of {', '.join(map(shown, values))}, not {shown(value)}")
         case Range(low, high, whole, words):
             if value in words:
                 return value
             number = not isinstance(value, bool) and isinstance(value, int if whole else int | float)
             if not number or not low <= value <= high:  # type: ignore[operator]
                 what = "a whole number" if whole else "a number"
-                extra = "".join(f" or {word!r}" for word in words)
+                extra = "".join(f" or {shown(word)}" for word in words)
                 bounds = f"from {plain(low)} to {plain(high)}"
-                raise ParamError(name, f"{name} must be {what} {bounds}{extra}, not {value!r}")
+                raise ParamError(name, f"{name} must be {what} {bounds}{extra}, not {shown(value)}")
     return value
+
+
+def shown(value: object) -> str:
+    """Write a value as JSON has it, as far as it can."""
+    return json.dumps(value, default=repr)
 
 
 def plain(bound: float) -> str:

@@ -96,6 +96,8 @@ async def test_whatever_is_not_supported_is_refused_by_name(api: Any, endpoint: 
         (CHAT_PATH, "random_seed", 5, "this endpoint calls it seed"),
         (CHAT_PATH, "enable_thinking", True, "this endpoint calls it chat_template_kwargs.enable_thinking"),
         (CHAT_PATH, "service_tier", "flex", "leave it out"),
+        (CHAT_PATH, "use_beam_search", True, "but true was given: give false, or leave it out"),
+        (COMPLETIONS, "functions", [None, True], "but [null, true] was given"),
     ],
 )
 async def test_a_refusal_says_what_to_send_instead(api: Any, path: str, name: str, value: Any, hint: str) -> None:
