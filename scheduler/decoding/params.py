@@ -104,16 +104,19 @@ def check(name: str, value: object, kind: Values) -> object:
                 return value
             number = not isinstance(value, bool) and isinstance(value, int if whole else int | float)
             if not number or not low <= value <= high:  # type: ignore[operator]
-                what = "a whole number" if whole else "a number"
-                extra = "".join(f" or {shown(word)}" for word in words)
-                bounds = f"from {plain(low)} to {plain(high)}"
-                raise ParamError(name, f"{name} must be {what} {bounds}{extra}, not {shown(value)}")
+                extra = "".join(f", or {shown(word)}" for word in words)
+                raise ParamError(name, f"{name} must be {in_range(kind)}{extra}, not {shown(value)}")
     return value
 
 
 def shown(value: object) -> str:
     """Write a value as JSON has it, as far as it can."""
     return json.dumps(value, default=repr)
+
+
+def in_range(kind: Range) -> str:
+    """Say which numbers a parameter takes."""
+    return f"a{' whole' if kind.whole else ''} number from {plain(kind.low)} to {plain(kind.high)}"
 
 
 def plain(bound: float) -> str:

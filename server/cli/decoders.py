@@ -20,7 +20,7 @@ from ...scheduler import (
     ParamError,
     Values,
     defaults_of,
-    plain,
+    in_range,
     plugins,
     resolve,
     unknown_decoder,
@@ -162,7 +162,7 @@ def _values(name: str, param: str, kind: Values, without: Container[object]) -> 
     taken = [_shown(word) for word in words_of(name, param, pattern_for(name)) if word not in without]
     if isinstance(kind, Choice):
         return ", ".join(taken)
-    return ", ".join([f"{plain(kind.low)} to {plain(kind.high)}", *(["whole"] if kind.whole else []), *taken])
+    return ", or ".join([in_range(kind), *taken])
 
 
 def _wrapped(text: str) -> str:

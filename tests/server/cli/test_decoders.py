@@ -58,7 +58,7 @@ def test_a_value_that_needs_another_parameter_is_listed_and_one_that_is_never_al
         "| `boundary` | auto | auto, prose, code, comma, stride, stable, period, period_comma |" in asynclane
     )  # with stable_steps
     assert "| `cache` | compact | none, prefix, dual, compact," in asynclane  # dual with lookahead
-    assert "| `block_length` | 32 | 1 to 4096, whole |" in section("fast-dllm")  # auto is AsyncLane's
+    assert "| `block_length` | 32 | a whole number from 1 to 4096 |" in section("fast-dllm")  # auto is AsyncLane's
     assert "compact" not in section("fast-dllm")
 
 
@@ -68,7 +68,7 @@ def test_a_wrong_rule_is_refused_with_those_of_the_page(capsys: pytest.CaptureFi
     wanted = ", ".join(json.dumps(rule) for rule in listed.split(", "))
     with pytest.raises(ParamError, match=f"^rule must be one of {wanted}, not .blockbatch.$"):
         resolve("asynclane", {"rule": "blockbatch"}, 64)
-    with pytest.raises(ParamError, match='one of "ahd", .*, not "no"'):  # of all, as this model takes no such decoder
+    with pytest.raises(ParamError, match=r'one of "ahd", .*, not "no"'):  # of all, as this model takes no such decoder
         resolve("dsb", {"rule": "no"}, 64, pattern_for("tccf"))
     assert main(["decoders"]) == 0
     assert f"rules for the parameter `rule` of asynclane: {listed}\n" in capsys.readouterr().err
