@@ -407,7 +407,10 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         "steps",
         lambda f: "alg" in f.params and f.number("steps") > f.length,
     ),
-    "steps must be a multiple of the canvas's {f.blocks} blocks, not {f.params[steps]}": (
+    (
+        "steps must be a multiple of the canvas's {f.blocks} blocks (max_tokens {f.length} / block_length"
+        " {f.params[block_length]}), not {f.params[steps]}"
+    ): (
         "steps",
         lambda f: "alg" not in f.params and f.number("steps") % f.blocks,
     ),
