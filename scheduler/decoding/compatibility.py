@@ -56,8 +56,17 @@ class DecoderFacts:
         return self.params.get("lookahead", CANVAS)
 
     @property
+    def block_param(self) -> str:
+        return "sub_block_length" if "sub_block_length" in self.params else "block_length"
+
+    @property
+    def block(self) -> int:
+        """Positions of a block."""
+        return self.params.block_of(self.length)
+
+    @property
     def blocks(self) -> int:
-        return -(-self.length // self.params.block_of(self.length))
+        return -(-self.length // self.block)
 
     @property
     def forwards(self) -> int:
@@ -408,8 +417,8 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         lambda f: "alg" in f.params and f.number("steps") > f.length,
     ),
     (
-        "steps must be a multiple of the canvas's {f.blocks} blocks (max_tokens {f.length} / block_length"
-        " {f.params[block_length]}), not {f.params[steps]}"
+        "steps must be a multiple of the canvas's {f.blocks} blocks (max_tokens {f.length} / {f.block_param}"
+        " {f.block}), not {f.params[steps]}"
     ): (
         "steps",
         lambda f: "alg" not in f.params and f.number("steps") % f.blocks,

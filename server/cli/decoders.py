@@ -58,8 +58,7 @@ def decoders_main(name: str | None, markdown: bool) -> int:
             "\n".join(f"{each:{width}}  {SUMMARIES.get(each) or _source(spec)}" for each, spec in ALL_DECODERS.items())
         )
         rules = ", ".join(map(str, words_of(DEFAULT, "rule")))
-        print(f"\nrules for the parameter `rule` of {DEFAULT}: {rules}", file=sys.stderr)
-        print("those of another decoder: asynclane decoders DECODER", file=sys.stderr)
+        print(f"\nrules for the parameter `rule` of {DEFAULT}: {rules}; `decoders NAME` has another's", file=sys.stderr)
     for problem in plugins().problems:
         print(f"asynclane: {problem}", file=sys.stderr)
     return 0

@@ -71,7 +71,7 @@ def test_a_wrong_rule_is_refused_with_those_of_the_page(capsys: pytest.CaptureFi
     with pytest.raises(ParamError, match=r'one of "ahd", .*, not "no"'):  # of all, as this model takes no such decoder
         resolve("dsb", {"rule": "no"}, 64, pattern_for("tccf"))
     assert main(["decoders"]) == 0
-    assert f"rules for the parameter `rule` of asynclane: {listed}\n" in capsys.readouterr().err
+    assert f"rules for the parameter `rule` of asynclane: {listed}; `decoders NAME`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("rule", "decoders"), [("editing", ["llada2", "fast-dllm"]), ("entropy", ["d3llm", "d2f"])])
