@@ -11,7 +11,7 @@ from .decoding.commit.base import CommitDecision, HostCommitRule, StepView
 from .decoding.commit.segments import NONE
 from .decoding.commit.shared.weights import LearntRule, Weights
 from .decoding.compatibility import VocabularyFacts, refuse
-from .decoding.params import Choice, ParamError, Params, Range, Values, plain
+from .decoding.params import Choice, ParamError, Params, Range, Values, in_range, nearest
 from .decoding.plugins import ALL_DECODERS, ALL_PARAMS, ALL_RULES, plugins
 from .decoding.registry import DecoderSpec
 from .decoding.resolve import AS_LISTED, RULES, RuleMaker, defaults_of, resolve, suits, unknown_decoder
@@ -87,7 +87,8 @@ __all__ = [
     "Weights",
     "all_words",
     "defaults_of",
-    "plain",
+    "in_range",
+    "nearest",
     "plugins",
     "refuse",
     "resolve",

@@ -213,7 +213,8 @@ def shown(value: object) -> str:
 
 
 def _pieces(value: object) -> Iterator[str]:
-    """The parts of `repr(value)`. Long texts are cut, since only the first characters are shown."""
+    """The parts of `repr(value)`, with JSON's words for true, false and null. Long texts are cut, since only the first
+    characters are shown."""
     if isinstance(value, list | dict):
         opening, closing = "[]" if isinstance(value, list) else "{}"
         yield opening
@@ -224,6 +225,8 @@ def _pieces(value: object) -> Iterator[str]:
                 yield ": "
                 yield from _pieces(value[item])
         yield closing
+    elif value is None or isinstance(value, bool):
+        yield json.dumps(value)
     else:
         yield repr(value[: SHOWN_CHARS + 1] if isinstance(value, str | bytes) else value)
 

@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import ValidationError
 from tqdm.auto import tqdm
 
+from ..scheduler import nearest
 from .api.generation import Prompt, check_named_tokens, check_token, planned_choices
 from .api.likelihood import ScoredAnswers, candidate_tokens
 from .engine.messages import AnswerOptions, Delta, Finish, Usage
@@ -74,7 +75,7 @@ class SamplingParams:
     def body(self) -> dict[str, Any]:
         """The parameters that both endpoints have. Raises `InvalidValue`."""
         if not isinstance(self.lanes, bool):
-            raise InvalidValue("lanes", f"lanes: must be True or False, not {shown(self.lanes)}")
+            raise InvalidValue("lanes", f"lanes: must be true or false, not {shown(self.lanes)}")
         if self.max_tokens == 0:  # which is for the likelihood of a prompt over HTTP
             raise InvalidValue("max_tokens", "max_tokens: must be greater than or equal to 1, not 0")
         own = {"params", "lanes", "logprobs", "logit_bias"}
@@ -85,8 +86,11 @@ class SamplingParams:
             raise InvalidValue("params", f"params: must be a mapping of names to values, not {shown(self.params)}")
         for name in self.params:
             if name not in DecoderParams.model_fields:
-                nearest = get_close_matches(name, DecoderParams.model_fields, 1, cutoff=0)[0]
-                reason = f"params: no decoder has {name!r}: did you mean {nearest!r}?"
+                meant = nearest(str(name), DecoderParams.model_fields)
+                hint = (
+                    f": did you mean {meant!r}?" if meant else "; there are: " + ", ".join(DecoderParams.model_fields)
+                )
+                reason = f"params: no decoder has {name!r}{hint}"
                 raise InvalidValue(name, reason, code="unknown_parameter")
         values["logit_bias"] = bias = self.logit_bias
         if isinstance(bias, Mapping):
@@ -169,8 +173,8 @@ class LLM:
             if name in of_servers:
                 raise SettingsError(f"{name!r} is for a server, and an LLM is none: leave it out")
             if name not in OF_LLM:
-                nearest = get_close_matches(name, OF_LLM, 1, cutoff=0)[0]
-                reason = f"{name!r} is no setting: did you mean {nearest!r}? 'asynclane serve --help' lists all"
+                likeliest = get_close_matches(name, OF_LLM, 1, cutoff=0)[0]
+                reason = f"{name!r} is no setting: did you mean {likeliest!r}? 'asynclane serve --help' lists all"
                 raise SettingsError(reason)
         path = fspath(model) if isinstance(model, PathLike) else model
         given = settings if path is None else {**settings, "model": path}

@@ -33,6 +33,9 @@ COUNTS = (
     " its text up to the first stop string, read by the tokenizer again. Forwards count up to the end of the answer."
 )
 
+PROMPTS = ("prompt", "messages")  # the parameters that have the text of a line
+TOO_LONG = "context_length_exceeded"  # the code of an error that names the answer's length, too
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -208,12 +211,18 @@ async def _measure(plan: Plan, backend: Backend, choice: Choice, results: Result
     return tally(choice.label, records, sum(task.result()["tokens"] for task in fresh), wall_s)
 
 
+def _refused(error: ApiError | StatusError, choice: Choice, line: Line) -> str:
+    """The decoder, if a parameter is refused. The line, if it is the prompt, as one that is too long."""
+    of_prompt = error.param is None or error.param.partition(".")[0] in PROMPTS or error.code == TOO_LONG
+    return line.place if of_prompt else f"decoder {choice.label!r}"
+
+
 async def _answer(plan: Plan, backend: Backend, choice: Choice, line: Line) -> Record:
     started = time.perf_counter()
     try:
         reply = await backend.answer(plan.prompt(line), choice, plan.options)
-    except (ApiError, StatusError) as error:  # as for a prompt that is too long
-        raise ValueError(f"{line.place}: {error}") from None
+    except (ApiError, StatusError) as error:
+        raise ValueError(f"{_refused(error, choice, line)}: {error}") from None
     seconds = time.perf_counter() - started
     return {
         "answer": line.key,

@@ -56,8 +56,17 @@ class DecoderFacts:
         return self.params.get("lookahead", CANVAS)
 
     @property
+    def block_param(self) -> str:
+        return "sub_block_length" if "sub_block_length" in self.params else "block_length"
+
+    @property
+    def block(self) -> int:
+        """Positions of a block."""
+        return self.params.block_of(self.length)
+
+    @property
     def blocks(self) -> int:
-        return -(-self.length // self.params.block_of(self.length))
+        return -(-self.length // self.block)
 
     @property
     def forwards(self) -> int:
@@ -269,7 +278,7 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         "stop_threshold",
         _stopping(lambda f: Params(f.params).threshold("stop_threshold") < Params(f.params).threshold("end_threshold")),
     ),
-    "stop_threshold goes with early_stop true, not {f.params[early_stop]!r}": (
+    "stop_threshold goes with early_stop true alone": (
         "stop_threshold",
         _stopping(lambda f: not f.is_(early_stop=True)),
     ),
@@ -407,7 +416,10 @@ DECODER_REFUSALS: Refusals[DecoderFacts] = {
         "steps",
         lambda f: "alg" in f.params and f.number("steps") > f.length,
     ),
-    "steps must be a multiple of the canvas's {f.blocks} blocks, not {f.params[steps]}": (
+    (
+        "steps must be a multiple of the canvas's {f.blocks} blocks (max_tokens {f.length} / {f.block_param}"
+        " {f.block}), not {f.params[steps]}"
+    ): (
         "steps",
         lambda f: "alg" not in f.params and f.number("steps") % f.blocks,
     ),
@@ -589,7 +601,11 @@ REQUEST_REFUSALS: Refusals[RequestFacts] = {
     ): ("decoder", lambda f: f.logprobs and not f.grammar and not f.decoder.scored),
     "{f.grammar} is not for decoder {f.decoder.name!r}, whose drafts it would change": (
         "{f.grammar}",
-        lambda f: f.grammar and f.decoder.layout in (Layout.VERIFIED, Layout.DRAFTER),
+        lambda f: f.grammar and f.decoder.layout is Layout.VERIFIED,
+    ),
+    "{f.grammar} is not for decoder {f.decoder.name!r}, whose drafts it would change: use 'autoregressive'": (
+        "{f.grammar}",
+        lambda f: f.grammar and f.decoder.layout is Layout.DRAFTER,
     ),
     "{f.penalty} is not for decoder {f.decoder.name!r}, which checks several tokens at once: use 'autoregressive'": (
         "{f.penalty}",

@@ -5,11 +5,17 @@ The tables of lane policies, commit rules and caches have parameters of their ow
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import NamedTuple
 
 SHOWN_CHARS = 1000  # of a message, which may list all decoders
+NAME_CHARS = 64  # of an unknown name that are compared with known ones
+# The likeness of a slip: freq_penalty is 0.83 like frequency_penalty. Names of other programs, which mean other things,
+# are less like any here: LLaDA's remasking is 0.80 like remask, its gen_length 0.76 like fine_length.
+ALIKE = 0.82
 
 
 class ParamError(ValueError):
@@ -18,6 +24,11 @@ class ParamError(ValueError):
     def __init__(self, param: str, message: str) -> None:
         super().__init__(message if len(message) <= SHOWN_CHARS else message[:SHOWN_CHARS] + "...")
         self.param = param
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The one of the `known` names that `name` may be a slip of, if one is as alike as slips are."""
+    return next(iter(get_close_matches(name[:NAME_CHARS].lower(), list(known), 1, ALIKE)), None)
 
 
 class Range(NamedTuple):
@@ -87,17 +98,25 @@ def check(name: str, value: object, kind: Values) -> object:
     match kind:
         case Choice(values):
             if not any(type(value) is type(choice) and value == choice for choice in values):
-                raise ParamError(name, f"{name} must be one of {', '.join(map(repr, values))}, not {value!r}")
+                raise ParamError(name, f"{name} must be one of {', '.join(map(shown, values))}, not {shown(value)}")
         case Range(low, high, whole, words):
             if value in words:
                 return value
             number = not isinstance(value, bool) and isinstance(value, int if whole else int | float)
             if not number or not low <= value <= high:  # type: ignore[operator]
-                what = "a whole number" if whole else "a number"
-                extra = "".join(f" or {word!r}" for word in words)
-                bounds = f"from {plain(low)} to {plain(high)}"
-                raise ParamError(name, f"{name} must be {what} {bounds}{extra}, not {value!r}")
+                extra = "".join(f", or {shown(word)}" for word in words)
+                raise ParamError(name, f"{name} must be {in_range(kind)}{extra}, not {shown(value)}")
     return value
+
+
+def shown(value: object) -> str:
+    """Write a value as JSON has it, as far as it can."""
+    return json.dumps(value, default=repr)
+
+
+def in_range(kind: Range) -> str:
+    """Say which numbers a parameter takes."""
+    return f"a{' whole' if kind.whole else ''} number from {plain(kind.low)} to {plain(kind.high)}"
 
 
 def plain(bound: float) -> str:

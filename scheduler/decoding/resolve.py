@@ -21,7 +21,7 @@ from .commit.shared.schedule import Schedule
 from .compatibility import EXACT_CACHES, DecoderFacts, VocabularyFacts, fitted, refuse
 from .denoising import Denoiser
 from .lane_tree import Layout
-from .params import AUTO, BLOCK, CANVAS, OFF, ParamError, Params, check
+from .params import AUTO, BLOCK, CANVAS, OFF, Choice, ParamError, Params, check, nearest
 from .plugins import ALL_DECODERS, ALL_PARAMS, ALL_RULES
 from .registry import Decoder, DecoderSpec
 from .vocabulary import Vocabulary
@@ -77,7 +77,7 @@ def resolve(
     """
     if name not in ALL_DECODERS:
         raise ParamError("decoder", unknown_decoder(name))
-    spec, rule = ALL_DECODERS[name], _rule_named(name, overrides)
+    spec, rule = ALL_DECODERS[name], _rule_named(name, overrides, pattern)
     params = _params(name, rule, overrides, pattern)
     facts = DecoderFacts(name, spec, rule, params, overrides, length, pattern)
     refuse(facts)
@@ -180,14 +180,20 @@ def suits(
     return True
 
 
-def _rule_named(name: str, overrides: Mapping[str, object]) -> type[HostCommitRule] | None:
-    """The host rule that a decoder has or is given."""
+def _rule_named(name: str, overrides: Mapping[str, object], pattern: AttentionPattern) -> type[HostCommitRule] | None:
+    """The host rule that a decoder has or is given. Raises `ParamError` for an unknown one, with those that the decoder
+    takes."""
     spec = ALL_DECODERS[name]
     if spec.rule is not None:
         return ALL_RULES[spec.rule]
     if "rule" not in spec.defaults or "rule" not in overrides:
         return None
-    return ALL_RULES[str(check("rule", overrides["rule"], ALL_PARAMS["rule"]))]
+    rule, known = overrides["rule"], ALL_PARAMS["rule"]
+    assert isinstance(known, Choice)
+    if rule not in known.values:
+        taken = tuple(each for each in known.values if suits(name, pattern, {"rule": each}))
+        check("rule", rule, Choice(taken or known.values))  # none where the decoder itself does not suit the network
+    return ALL_RULES[str(rule)]
 
 
 def _defaults(spec: DecoderSpec, rule: type[HostCommitRule] | None, pattern: AttentionPattern) -> dict[str, object]:
@@ -212,7 +218,9 @@ def _params(
             check(param, value, ALL_PARAMS[param])
     for param in overrides:
         if param not in defaults:
-            raise ParamError(param, f"{_no_param(name, param, overrides)}; it has: {', '.join(defaults)}")
+            meant = None if param in ALL_PARAMS else nearest(param, defaults)
+            hint = f": did you mean {meant!r}?" if meant else f"; it has: {', '.join(defaults)}"
+            raise ParamError(param, _no_param(name, param, overrides) + hint)
     chosen = [rule_name for rule_name in RULES if rule_name in overrides]
     if rule is None and len(chosen) > 1:
         raise ParamError(chosen[1], f"{chosen[0]!r} and {chosen[1]!r} exclude each other: give one")

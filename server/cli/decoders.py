@@ -20,7 +20,7 @@ from ...scheduler import (
     ParamError,
     Values,
     defaults_of,
-    plain,
+    in_range,
     plugins,
     resolve,
     unknown_decoder,
@@ -28,6 +28,7 @@ from ...scheduler import (
 )
 
 WIDTH = 100
+DEFAULT = "asynclane"
 CANVAS_LENGTH = 1 << 9  # positions of a canvas that all defaults fit
 BLOCKS = AttentionPattern(block_size=16)
 KNOWN_FIRST = AttentionPattern(block_size=1, known_first=True)
@@ -56,7 +57,8 @@ def decoders_main(name: str | None, markdown: bool) -> int:
         print(
             "\n".join(f"{each:{width}}  {SUMMARIES.get(each) or _source(spec)}" for each, spec in ALL_DECODERS.items())
         )
-        print(f"\nrules for the parameter `rule`: {', '.join(_rules())}", file=sys.stderr)
+        rules = ", ".join(map(str, words_of(DEFAULT, "rule")))
+        print(f"\nrules for the parameter `rule` of {DEFAULT}: {rules}; `decoders NAME` has another's", file=sys.stderr)
     for problem in plugins().problems:
         print(f"asynclane: {problem}", file=sys.stderr)
     return 0
@@ -159,7 +161,7 @@ def _values(name: str, param: str, kind: Values, without: Container[object]) -> 
     taken = [_shown(word) for word in words_of(name, param, pattern_for(name)) if word not in without]
     if isinstance(kind, Choice):
         return ", ".join(taken)
-    return ", ".join([f"{plain(kind.low)} to {plain(kind.high)}", *(["whole"] if kind.whole else []), *taken])
+    return ", or ".join([in_range(kind), *taken])
 
 
 def _wrapped(text: str) -> str:

@@ -212,9 +212,7 @@ def build_parts(settings: Settings, makers: Mapping[str, RuleMaker] = AS_LISTED)
         decoder = resolve(line.name, line.params, length, pattern, makers)
         refuse(VocabularyFacts(decoder, text.vocabulary))  # now, not at every request
     except ParamError as error:
-        raise SettingsError(
-            f"requests without a decoder cannot have {line.name!r}, whose defaults fail: {error}"
-        ) from None
+        raise SettingsError(f"{_named(settings, line)}: {error}") from None
     if settings.controller is not None:
         makers = {**makers, **_learnt_maker(settings, settings.controller, checkpoint.directory, line)}
     config = replace(config, max_model_len=limits.max_model_len)  # canvases are no longer than a request may be
@@ -346,6 +344,13 @@ def default_line(settings: Settings, pattern: AttentionPattern) -> DecoderLine:
         if pattern.autoregressive:
             return DecoderLine(CAUSAL_DECODER if pattern.drafter is None else DRAFTED_DECODER)
     return settings.decoder_line
+
+
+def _named(settings: Settings, line: DecoderLine) -> str:
+    """The decoder of requests that name none, as the command gave it."""
+    if settings.preset is not None:
+        return f"--preset {settings.preset}"
+    return f"the default decoder, {line.name!r}" if settings.decoder is None else f"--decoder {settings.decoder}"
 
 
 def _step_cost(

@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from difflib import get_close_matches
 from typing import Any, ClassVar, Self
 
 from fastapi import Request
@@ -18,6 +17,7 @@ from pydantic_core import PydanticCustomError
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from ...scheduler import nearest
 from ..errors import EncodedBody, InvalidValue, dotted, from_validation, shown
 from ..schema import limits
 from .keys import client_of
@@ -25,7 +25,6 @@ from .limits import Bodies
 from .request_log import CLIENT_CLOSED_REQUEST
 from .sse import ClientGone
 
-NAME_CHARS = 64  # of an unknown name that are compared with known ones
 JSON_KINDS = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 
 
@@ -189,9 +188,8 @@ class Strict(BaseModel):
     @classmethod
     def _nearest(cls, name: str) -> str:
         """The known name that `name` may have been meant as, or else all of them."""
-        known = [field.alias or field_name for field_name, field in cls.model_fields.items()]
-        nearest = get_close_matches(name[:NAME_CHARS].lower(), known, n=1, cutoff=0.5)
-        return f"did you mean {nearest[0]}?" if nearest else cls.offers()
+        meant = nearest(name, (field.alias or field_name for field_name, field in cls.model_fields.items()))
+        return f"did you mean {meant}?" if meant else cls.offers()
 
     @model_validator(mode="before")
     @classmethod

@@ -107,7 +107,12 @@ UNSUPPORTED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "thinking": {"budget_tokens": (), "display": ()},
 }
 
-NAMES_OF_OTHERS = {"max_output_tokens": "max_tokens", "stop_sequences": "stop"}
+LENGTHS_OF_OTHERS = "gen_len", "gen_length", "max_new_tokens"  # LLaDA's and transformers' names of max_tokens
+NAMES_OF_OTHERS = {
+    **dict.fromkeys((*LENGTHS_OF_OTHERS, "max_output_tokens"), "max_tokens"),
+    "random_seed": "seed",
+    "stop_sequences": "stop",
+}
 # By endpoint: the parameters that only another one has, with its path, and those that have another name here.
 ELSEWHERE: Mapping[str, Mapping[str, str]] = {
     CHAT: dict.fromkeys(
@@ -117,7 +122,8 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         ),
         COMPLETIONS,
     )
-    | NAMES_OF_OTHERS,
+    | NAMES_OF_OTHERS
+    | {"enable_thinking": "chat_template_kwargs.enable_thinking"},
     COMPLETIONS: dict.fromkeys(
         (
             *("messages", "max_completion_tokens", "top_logprobs", "continue_final_message", "add_generation_prompt"),
@@ -129,14 +135,17 @@ ELSEWHERE: Mapping[str, Mapping[str, str]] = {
     RESPONSES: {
         **dict.fromkeys(("likelihood", "likelihood_samples", "likelihood_start", "template"), COMPLETIONS),
         **dict.fromkeys(("n", "prompt_logprobs", "diffusing", "add_special_tokens"), CHAT),
-        **dict.fromkeys(("max_tokens", "max_completion_tokens"), "max_output_tokens"),
+        **dict.fromkeys(("max_tokens", "max_completion_tokens", *LENGTHS_OF_OTHERS), "max_output_tokens"),
         **dict.fromkeys(("best_of", "echo", "suffix"), COMPLETIONS),
         "messages": "input",
         "response_format": "text.format",
         "reasoning_effort": "reasoning.effort",
         "logprobs": 'include: ["message.output_text.logprobs"]',
     },
-    MESSAGES: {"stop": "stop_sequences", "max_completion_tokens": "max_tokens", "max_output_tokens": "max_tokens"},
+    MESSAGES: {
+        **dict.fromkeys(("max_completion_tokens", "max_output_tokens", *LENGTHS_OF_OTHERS), "max_tokens"),
+        "stop": "stop_sequences",
+    },
 }
 
 

@@ -155,7 +155,7 @@ def test_default_decoders_exist(text: str) -> None:
         ("asynclane:threshold=0.9,", "a parameter is NAME=VALUE, not ''"),
         ("asynclane:threshold=0.9,threshold=0.8", "'threshold' is given twice"),
         ("asynclane:threshold=nan", "threshold must be a number"),
-        ("fast-dllm:early_stop=no", "early_stop must be one of True, False, 'block', not 'no'"),
+        ("fast-dllm:early_stop=no", 'early_stop must be one of true, false, "block", not "no"'),
     ],
 )
 def test_bad_decoder_arguments(text: str, reason: str) -> None:

@@ -143,7 +143,7 @@ def test_the_command_lists_it_with_its_package_and_says_what_is_left_out(path: s
         f"asynclane: the decoder {name!r} of useless 0.1 is left out: {reason}" for name, reason in LEFT_OUT.items()
     ]
     shown = run(path, *ASYNCLANE, "decoders", "leftward").stdout
-    assert "| `leftward.sure_from` | 0.9 | 0 to 1 |" in shown
+    assert "| `leftward.sure_from` | 0.9 | a number from 0 to 1 |" in shown
     assert "Source: CONTRIBUTING.md (plug-in: asynclane-leftward 1.0)." in shown
     assert "leftward" in run(path, *ASYNCLANE, "decoders", "fast-dllm").stdout
 

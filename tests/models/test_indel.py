@@ -90,7 +90,9 @@ def test_no_other_decoder_serves_a_model_with_control_tokens(tmp_path: Path, cap
         refuse(VocabularyFacts(resolve("llada2", {}, 16), CONTROLS))
     model = write_checkpoint(tmp_path / "m", "LLaDA2MoeModelLM", delete_token_id=300, split_token_id=301)
     small: dict[str, Any] = {"model": str(model), "max_num_seqs": 2, "max_step_tokens": 64}
-    with pytest.raises(SettingsError, match=r"cannot have 'asynclane', whose defaults fail: .* use 'indel'"):
+    with pytest.raises(SettingsError, match=r"^the default decoder, 'asynclane': .* use 'indel'"):
         build_parts(Settings(**small))
+    with pytest.raises(SettingsError, match=r"^--preset llada2.0: .* use 'indel'"):
+        build_parts(Settings(**small, preset="llada2.0"))
     build_parts(Settings(**small, preset="llada2.2")).close()
     assert any("LLaDA2.2 chooses experts for whole blocks" in message for message in caplog.messages)

@@ -18,8 +18,9 @@ from asynclane.bench.eval.decoders import Choice, joined, parse_decoder, split_d
 from asynclane.bench.eval.export import main as export
 from asynclane.bench.eval.run import _backend
 from asynclane.bench.eval.tasks import Prompt, find
+from asynclane.clients import StatusError
 from asynclane.server.cli import main as cli
-from asynclane.server.errors import InvalidValue
+from asynclane.server.errors import ContextLengthExceeded, InvalidValue
 from asynclane.server.presets import PRESETS
 from asynclane.server.settings import OF_EVALUATION, Settings
 
@@ -197,20 +198,36 @@ def test_an_answer_without_what_figures_are_made_of_is_refused(field: str, run: 
         assert "o.jsonl, line 2 is no result of an evaluation" in err
 
 
-class Short(Known):
-    """A backend that refuses one of the prompts, as one that is too long."""
+class Refusing(Known):
+    """A backend that refuses one of the prompts."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
 
     async def answer(self, prompt: Prompt, choice: Choice, options: Options) -> Reply:
         if "What is 3 +" in prompt.text:
-            raise InvalidValue("prompt", "the context is 9 tokens")
+            raise self.error
         return await super().answer(prompt, choice, options)
 
 
-def test_a_refused_prompt_is_named_by_its_line_and_a_byte_order_mark_is_read(run: Run, data: Path) -> None:
-    data.write_bytes(b"\xef\xbb\xbf" + data.read_bytes())
-    code, _, err = run(Short())
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (InvalidValue("prompt", "the text has no tokens"), "data.jsonl, line 4: the text has no tokens"),
+        (ContextLengthExceeded(9, 8, 7, param="max_tokens"), "data.jsonl, line 4: the context is 9 tokens"),
+        (StatusError(400, "too long", param="messages.0.content"), "data.jsonl, line 4: 400: too long"),
+        (StatusError(400, "is for others", param="decoder"), "asynclane: decoder 'asynclane': 400: is for others"),
+        (InvalidValue("steps", "steps must be 2"), "asynclane: decoder 'asynclane': steps must be 2"),
+    ],
+)
+def test_a_refusal_names_the_line_of_a_prompt_or_the_decoder_whose_parameter_is_refused(
+    run: Run, data: Path, error: Exception, message: str
+) -> None:
+    data.write_bytes(b"\xef\xbb\xbf" + data.read_bytes())  # a byte order mark is read
+    code, _, err = run(Refusing(error))
     assert (code, err.count("\n")) == (2, 1)
-    assert f"{data}, line 4: the context is 9 tokens" in err
+    assert message in err
     assert run(Known())[0] == 0
 
 
@@ -256,6 +273,7 @@ def misuse(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["gsm8k_cot", "--data", "data.jsonl", "--url", "x"], "'x' is no URL of a server"),
         (["gsm8k_cot", "--data", "data.jsonl", "--url", "http://127.0.0.1:9"], "no server at http://127.0.0.1:9"),
         (["gsm8k_cot", "--data", "data.jsonl", "--model", "tiny-lada"], "did you mean 'tiny-llada'?"),
+        (["gsm8k_cot", "--data", "data.jsonl", "--decoder", "llada:blok_length=8"], "did you mean 'block_length'?"),
         (["gsm8k_cot", "--data", "data.jsonl", "--decoder", "lada"], "decoder 'lada': unknown decoder 'lada'"),
         (["gsm8k_cot", "--data", "data.jsonl", "--decoder", "llada:steps"], "a parameter is NAME=VALUE, not 'steps'"),
         (["gsm8k_cot", "--data", "data.jsonl", "--decoder", "llada", "--preset", PRESET], "leave out --decoder"),

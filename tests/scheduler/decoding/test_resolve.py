@@ -153,6 +153,33 @@ def test_a_parameter_that_does_not_fit_is_refused_by_name(name: str, params: dic
 
 
 @pytest.mark.parametrize(
+    ("name", "params", "block_size", "message"),
+    [
+        (
+            "llada",
+            {"steps": 8},
+            0,
+            "steps must be a multiple of the canvas's 16 blocks (max_tokens 512 / block_length 32), not 8",
+        ),
+        (
+            "fast-dllm-v2",
+            {"steps": 8},
+            32,
+            "steps must be a multiple of the canvas's 64 blocks (max_tokens 512 / sub_block_length 8), not 8",
+        ),
+        ("asynclane", {"block_length": 0}, 0, 'block_length must be a whole number from 1 to 4096, or "auto", not 0'),
+        ("asynclane", {"early_stop": None}, 0, 'early_stop must be one of true, false, "block", not null'),
+    ],
+)
+def test_a_refusal_says_what_its_limits_come_from(
+    name: str, params: dict[str, object], block_size: int, message: str
+) -> None:
+    with pytest.raises(ParamError) as refused:
+        resolve(name, params, 512, AttentionPattern(block_size=block_size))
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
     ("params", "threshold"),
     [
         ({}, 0.95),

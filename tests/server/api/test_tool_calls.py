@@ -309,7 +309,7 @@ async def test_what_is_wrong_with_tools_is_named(chat: Any, param: str, fields: 
         (tool(parameters={"required": 5}), "/required must be a list, not 5"),
         (schema(enum=5), "/properties/a/enum must be a list, not 5"),
         (schema(items={"properties": {"b": {"required": True}}}), "/properties/a/items/properties/b/required must be"),
-        (schema(anyOf=[{}, {"properties": None}]), "/properties/a/anyOf/1/properties must be an object, not None"),
+        (schema(anyOf=[{}, {"properties": None}]), "/properties/a/anyOf/1/properties must be an object, not null"),
     ],
 )
 async def test_what_a_template_cannot_read_of_a_schema_is_named_by_its_place(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from asynclane.bench.quality.field import named
-from asynclane.scheduler import defaults_of, resolve
+from asynclane.scheduler import ParamError, defaults_of, resolve
 from asynclane.scheduler.decoding.registry import DECODERS
 from asynclane.scheduler.decoding.summaries import SUMMARIES
 from asynclane.server.cli.decoders import described, pattern_for, section
@@ -57,8 +58,20 @@ def test_a_value_that_needs_another_parameter_is_listed_and_one_that_is_never_al
         "| `boundary` | auto | auto, prose, code, comma, stride, stable, period, period_comma |" in asynclane
     )  # with stable_steps
     assert "| `cache` | compact | none, prefix, dual, compact," in asynclane  # dual with lookahead
-    assert "| `block_length` | 32 | 1 to 4096, whole |" in section("fast-dllm")  # auto is AsyncLane's
+    assert "| `block_length` | 32 | a whole number from 1 to 4096 |" in section("fast-dllm")  # auto is AsyncLane's
     assert "compact" not in section("fast-dllm")
+
+
+def test_a_wrong_rule_is_refused_with_those_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    (listed,) = re.findall(r"^\| `rule` \| - \| (.*) \|$", section("asynclane"), re.MULTILINE)
+    assert "wino" not in listed
+    wanted = ", ".join(json.dumps(rule) for rule in listed.split(", "))
+    with pytest.raises(ParamError, match=f"^rule must be one of {wanted}, not .blockbatch.$"):
+        resolve("asynclane", {"rule": "blockbatch"}, 64)
+    with pytest.raises(ParamError, match=r'one of "ahd", .*, not "no"'):  # of all, as this model takes no such decoder
+        resolve("dsb", {"rule": "no"}, 64, pattern_for("tccf"))
+    assert main(["decoders"]) == 0
+    assert f"rules for the parameter `rule` of asynclane: {listed}; `decoders NAME`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("rule", "decoders"), [("editing", ["llada2", "fast-dllm"]), ("entropy", ["d3llm", "d2f"])])

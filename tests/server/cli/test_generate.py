@@ -130,7 +130,8 @@ FLAGS = [
     (["--knob", "=1"], "a parameter is NAME=VALUE"),
     (["--knob", "factor=1", "--knob", "factor=2"], "'factor' is given twice"),
     (["--knob", "threshold=7"], "threshold must be a number from 0 to 1, not 7"),
-    (["--knob", "colour=red"], "'colour'"),
+    (["--knob", "colour=red"], "decoder 'asynclane' has no parameter 'colour'; it has: steps, threshold, "),
+    (["--knob", "treshold=1"], "decoder 'asynclane' has no parameter 'treshold': did you mean 'threshold'?"),
     (["--decoder", "beam"], "beam"),
     (["--page-size", "x"], "--page-size must be a whole number"),
 ]

@@ -88,7 +88,16 @@ async def test_whatever_is_not_supported_is_refused_by_name(api: Any, endpoint: 
         ("/v1/messages", "system", 5, "must be a string or a list of blocks, not 5"),
         (CHAT_PATH, "max_output_tokens", 5, "this endpoint calls it max_tokens"),
         (COMPLETIONS, "stop_sequences", ["a"], "this endpoint calls it stop"),
+        (COMPLETIONS, "gen_length", 5, "this endpoint calls it max_tokens"),
+        (CHAT_PATH, "gen_len", 5, "this endpoint calls it max_tokens"),
+        (CHAT_PATH, "max_new_tokens", 5, "this endpoint calls it max_tokens"),
+        ("/v1/responses", "max_new_tokens", 5, "this endpoint calls it max_output_tokens"),
+        ("/v1/messages", "gen_length", 5, "this endpoint calls it max_tokens"),
+        (CHAT_PATH, "random_seed", 5, "this endpoint calls it seed"),
+        (CHAT_PATH, "enable_thinking", True, "this endpoint calls it chat_template_kwargs.enable_thinking"),
         (CHAT_PATH, "service_tier", "flex", "leave it out"),
+        (CHAT_PATH, "use_beam_search", True, "but true was given: give false, or leave it out"),
+        (COMPLETIONS, "functions", [None, True], "but [null, true] was given"),
     ],
 )
 async def test_a_refusal_says_what_to_send_instead(api: Any, path: str, name: str, value: Any, hint: str) -> None:
@@ -128,12 +137,14 @@ async def test_a_parameter_of_the_other_endpoint_is_refused_with_its_path(
         ("/detokenize", {"tokens": [6]}, {"tokens", "model"}),
     ],
 )
+@pytest.mark.parametrize("name", ["xyzzy", "cfg_scale", "lora_request", "params", "remasking"])
 async def test_the_error_about_an_unknown_name_lists_the_known_ones(
-    api: Any, path: str, body: Any, offered: Any
+    api: Any, path: str, body: Any, offered: Any, name: str
 ) -> None:
+    """Also about names of LLaDA's and vLLM's that mean nothing here: no name is guessed for them."""
     async with api() as client:
-        error = error_of(await client.raw(path, json.dumps({**body, "xyzzy": 1})), 400)
-    assert (error["param"], error["code"]) == ("xyzzy", "unknown_parameter")
+        error = error_of(await client.raw(path, json.dumps({**body, name: 1})), 400)
+    assert (error["param"], error["code"]) == (name, "unknown_parameter")
     assert set(re.findall(r"\w+", error["message"].partition("; ")[2])) >= offered
     assert not set(re.findall(r"\w+", error["message"])) & (set(ALL_PARAMS) - offered)
 
@@ -142,9 +153,11 @@ async def test_the_error_about_an_unknown_name_lists_the_known_ones(
     ("name", "nearest"),
     [
         ("temprature", "temperature"),
-        ("max_new_tokens", "max_tokens"),
-        ("random_seed", "seed"),
         ("badwords", "bad_words"),
+        ("blok_length", "block_length"),
+        ("lookahed", "lookahead"),
+        ("freq_penalty", "frequency_penalty"),
+        ("Max_Lanes", "max_lanes"),
         ("treshold", "threshold"),
         ("response_fromat", "response_format"),
     ],
