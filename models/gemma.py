@@ -162,7 +162,7 @@ class Gemma(Transformer):
         warps, stages = min(16, own.warps * larger), max(1, own.stages // larger)
         config = replace(own, parts=self.config.kv_heads // heads.kv_heads, warps=warps, stages=stages)
         config = fitting(config, heads.head_dim, self.numerics.dtype.itemsize)
-        return replace(plan, config=config, workspace=None)
+        return replace(plan, config=config)
 
 
 def network_of(config: ModelConfig, numerics: Numerics, weights: Weights, group: Group | None = None) -> Transformer:

@@ -113,7 +113,7 @@ def in_fp8(shape: Shape, count: int, queries: int, keys: int) -> Case:
         drawn_sets: Inputs = []
         for _ in range(sets):
             paged = _paged(shape, rows, device)
-            plan = plan_attention(paged.queries, paged.keys, paged.page_table, paged.row_starts)
+            plan = plan_attention(paged.queries, paged.keys, paged.row_starts, paged.visible)
             keys, values = (_in_fp8(kv) for kv in (paged.keys, paged.values))
             rounded = Fp8Paged(paged.queries, keys, values, paged.page_table, paged.row_starts, paged.visible)
             drawn_sets.append((plan, rounded, paged._replace(keys=_wide(keys), values=_wide(values))))
@@ -166,7 +166,7 @@ def _case(
         drawn_sets: Inputs = []
         for _ in range(sets):
             paged = _paged(shape, rows, device)
-            plan = plan_attention(paged.queries, paged.keys, paged.page_table, paged.row_starts)
+            plan = plan_attention(paged.queries, paged.keys, paged.row_starts, paged.visible)
             drawn_sets.append((plan, paged, *others(rows, paged)))
         return drawn_sets
 

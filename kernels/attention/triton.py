@@ -1,7 +1,8 @@
 """Attention reads paged keys without gathering them first, at one launch for rows of any length.
 
-The loop is FlashAttention-2's (Dao, 2023), the split over keys Flash-Decoding's (Dao et al., 2023). A block of keys
-lies in one page, so the GPU's bulk copy engine fetches it whole, while the number of the next page is on its way.
+The loop is FlashAttention-2's (Dao, 2023), the splits of a row's keys are Flash-Decoding's (Dao et al., 2023): the
+program that ends last adds up what the splits of a tile have found. A block of keys lies in one page, so the GPU's bulk
+copy engine fetches it whole, while the number of the next page is on its way.
 """
 
 from __future__ import annotations
@@ -15,15 +16,23 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from ..common.checks import FLOATS, expect
 from ..common.triton_launch import await_previous, chained
 from ..common.types import PagedHeads, paged_parts
-from .tiles import PROCESSORS, AttentionPlan, AttentionWindow, plan_attention, tile_queries, workspace_floats
+from .tiles import (
+    MOST_SPLITS,
+    PROGRAMS,
+    TILE_WORDS,
+    AttentionPlan,
+    AttentionWindow,
+    arrival_words,
+    plan_attention,
+    split_floats,
+    tile_queries,
+)
 
 LOG2E = tl.constexpr(1.4426950408889634)
 # Where a running maximum starts. Not -inf: a query that sees nothing of a block would compute inf - inf.
 LOWEST = tl.constexpr(-1.0e30)
 FEW_TOKENS = 512
-FEW_PROGRAMS = 2 * PROCESSORS
 UNLIMITED = AttentionWindow()
-COMBINED = 8  # (token, head) pairs of one program that adds up splits
 
 
 def paged_attention(
@@ -43,8 +52,8 @@ def paged_attention(
 ) -> Tensor:
     """queries fp16, bf16 or float32; D and the page size are powers of two from 16.
 
-    In a CUDA graph give a `plan`: every number of a row is read on the device, and only the plan's capacity, config
-    and workspace are fixed. Rows after the last real one are empty (`row_starts` repeats its end). The
+    In a CUDA graph give a `plan`: every number of a row is read on the device, and only the plan's capacity and config
+    are fixed. Rows after the last real one are empty (`row_starts` repeats its end). The
     result of tokens without a row is undefined.
     """
     expect("queries", queries, ("T", "H", "D"), FLOATS)
@@ -69,43 +78,38 @@ def paged_attention(
         expect("canvas_starts", canvas_starts, (rows,), (torch.int32,))
     out = torch.empty((tokens, heads * head_dim), dtype=queries.dtype, device=queries.device)
     if plan is None:
-        plan = plan_attention(queries, keys, page_table, row_starts)
+        plan = plan_attention(queries, keys, row_starts, visible)
     config = plan.config
-    expect("the plan's tiles", plan.tiles, ("tiles", 2), (torch.int32,))
+    expect("the plan's tiles", plan.tiles, ("tiles", TILE_WORDS), (torch.int32,))
     group = heads // kv_heads
     if group % config.parts or config.block_m < group // config.parts:
         raise ValueError(f"{config.parts} tiles of {config.block_m} cannot hold {group} heads of one key head")
     block_n = min(config.block_n, page_size)
-    partial = out  # never touched without splits
-    if config.splits > 1:
-        floats = workspace_floats(config, tokens, heads, head_dim)
-        partial = plan.workspace if plan.workspace is not None else out.new_empty(floats, dtype=torch.float32)
-        expect("the plan's workspace", partial, ("floats",), (torch.float32,))
-        if partial.numel() < floats:
-            raise ValueError(f"the workspace holds {partial.numel()} floats; {tokens} tokens need {floats}")
-    # A graph's list of tiles is long, for many short rows, and mostly padding: with few tokens programs take turns.
     count, groups = len(plan.tiles), kv_heads * config.parts
-    fewest = max(-(-FEW_PROGRAMS // (groups * config.splits)), -(-tokens // tile_queries(config, heads, kv_heads)))
+    arrivals, partial = plan.arrivals, out
+    if arrivals is not None:
+        expect("the plan's arrivals", arrivals, ("programs",), (torch.int32,))
+        if len(arrivals) < arrival_words(groups):
+            raise ValueError(f"the plan counts {len(arrivals)} programs; {groups} groups need {arrival_words(groups)}")
+        partial = out.new_empty(split_floats(config.block_m, groups, head_dim), dtype=torch.float32)
+    # A graph's list of tiles is long, for many short rows, and mostly padding: with few tokens programs take turns.
+    fewest = max(-(-PROGRAMS // groups), -(-tokens // tile_queries(config, heads, kv_heads)))
     turns = tokens <= FEW_TOKENS and fewest < count
-    grid = (groups, config.splits, fewest) if turns else (count, groups, config.splits)
+    grid = (groups, fewest) if turns else (count, groups)
     # Positions and offsets that are not given are not read: any int32 tensor stands in for them.
     _attend[grid](
         queries, _rows_of(key_numbers, block_n), _rows_of(value_numbers, block_n), key_scales, value_scales,
         page_table, row_starts, visible, row_starts if positions is None else positions,
         row_starts if mask_offsets is None else mask_offsets, row_starts if causal_offsets is None else causal_offsets,
         row_starts if canvas_starts is None else canvas_starts, plan.tiles, out, partial,
-        (head_dim**-0.5 if scale is None else scale) * 1.4426950408889634, page_table.stride(0), tokens, count,
+        row_starts if arrivals is None else arrivals,
+        (head_dim**-0.5 if scale is None else scale) * 1.4426950408889634, page_table.stride(0), count,
         HEADS=heads, KV_HEADS=kv_heads, PARTS=config.parts, DIM=head_dim, PAGE=page_size, BLOCK_M=config.block_m,
-        BLOCK_N=block_n, SPLITS=config.splits, BLOCK=block_size, MASKS=mask_offsets is not None,
-        CAUSAL=causal_offsets is not None, CANVASES=canvas_starts is not None, WINDOW=window.size,
-        FP8=key_scales is not None, PRECISION="ieee" if queries.dtype == torch.float32 else "tf32", TURNS=turns,
-        num_warps=config.warps, num_stages=config.stages, **chained(out),
+        BLOCK_N=block_n, TILE=TILE_WORDS, MOST=1 if arrivals is None else MOST_SPLITS, BLOCK=block_size,
+        MASKS=mask_offsets is not None, CAUSAL=causal_offsets is not None, CANVASES=canvas_starts is not None,
+        WINDOW=window.size, FP8=key_scales is not None, PRECISION="ieee" if queries.dtype == torch.float32 else "tf32",
+        TURNS=turns, num_warps=config.warps, num_stages=config.stages, **chained(out),
     )  # fmt: skip
-    if config.splits > 1:
-        _combine[(triton.cdiv(tokens * heads, COMBINED),)](
-            partial, row_starts, out, tokens, rows, heads, DIM=head_dim, SPLITS=config.splits, PAIRS=COMBINED,
-            **chained(out),
-        )  # fmt: skip
     return out
 
 
@@ -129,14 +133,14 @@ def _require(queries: Tensor, keys: Tensor, page_table: Tensor, row_starts: Tens
         raise ValueError("rows of page_table must be contiguous")
 
 
-@triton.jit(do_not_specialize=["table_stride", "tokens", "tiles"])
+@triton.jit(do_not_specialize=["table_stride", "tiles"])
 def _attend(
     queries_ptr, keys, values, key_scales_ptr, value_scales_ptr, table_ptr, starts_ptr, visible_ptr, positions_ptr,
-    mask_offsets_ptr, causal_offsets_ptr, canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr, scale, table_stride,
-    tokens, tiles, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, PARTS: tl.constexpr, DIM: tl.constexpr,
-    PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
-    MASKS: tl.constexpr, CAUSAL: tl.constexpr, CANVASES: tl.constexpr, WINDOW: tl.constexpr, FP8: tl.constexpr,
-    PRECISION: tl.constexpr, TURNS: tl.constexpr, CHAINED: tl.constexpr,
+    mask_offsets_ptr, causal_offsets_ptr, canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr, arrivals_ptr, scale,
+    table_stride, tiles, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, PARTS: tl.constexpr, DIM: tl.constexpr,
+    PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TILE: tl.constexpr, MOST: tl.constexpr,
+    BLOCK: tl.constexpr, MASKS: tl.constexpr, CAUSAL: tl.constexpr, CANVASES: tl.constexpr, WINDOW: tl.constexpr,
+    FP8: tl.constexpr, PRECISION: tl.constexpr, TURNS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Tiles of queries of one key head, or of one of its PARTS, over one split of the keys: one tile, or with TURNS
     each that has its turn.
@@ -144,46 +148,47 @@ def _attend(
     keys, values: descriptors of [pages * page size, kv heads * head dim], read in blocks of BLOCK_N keys of one head;
     scale of scores, times log2(e): exponentials are powers of two. BLOCK 0: every query sees all keys. MASKS: queries
     of some rows do not see one key each. CAUSAL: those of some rows see keys before a place, and their own.
-    CANVASES and WINDOW: as `AttentionWindow`. FP8: keys and values are, with scales; else there are none.
+    CANVASES and WINDOW: as `AttentionWindow`. MOST: the most splits of a tile's keys. FP8: keys and values are, with
+    scales; else there are none.
     """
     await_previous(CHAINED)
     if TURNS:  # programs of one tile are started beside each other: those of padding, which is last, delay none
-        group, split, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+        group, tile = tl.program_id(0), tl.program_id(1)
     else:
-        tile, group, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    row = tl.load(tiles_ptr + 2 * tile)
+        tile, group = tl.program_id(0), tl.program_id(1)
+    row = tl.load(tiles_ptr + TILE * tile)
     if TURNS:
         while row >= 0:
             _attend_tile(
                 queries_ptr, keys, values, key_scales_ptr, value_scales_ptr, table_ptr, starts_ptr, visible_ptr,
                 positions_ptr, mask_offsets_ptr, causal_offsets_ptr, canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr,
-                scale, table_stride, tokens, group, split, tile, row, HEADS, KV_HEADS, PARTS, DIM, PAGE, BLOCK_M,
-                BLOCK_N, SPLITS, BLOCK, MASKS, CAUSAL, CANVASES, WINDOW, FP8, PRECISION,
+                arrivals_ptr, scale, table_stride, group, tile, row, HEADS, KV_HEADS, PARTS, DIM, PAGE, BLOCK_M,
+                BLOCK_N, TILE, MOST, BLOCK, MASKS, CAUSAL, CANVASES, WINDOW, FP8, PRECISION,
             )  # fmt: skip
-            tile += tl.num_programs(2)
-            row = tl.load(tiles_ptr + 2 * tile, mask=tile < tiles, other=-1)
+            tile += tl.num_programs(1)
+            row = tl.load(tiles_ptr + TILE * tile, mask=tile < tiles, other=-1)
     elif row >= 0:
         _attend_tile(
             queries_ptr, keys, values, key_scales_ptr, value_scales_ptr, table_ptr, starts_ptr, visible_ptr,
             positions_ptr, mask_offsets_ptr, causal_offsets_ptr, canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr,
-            scale, table_stride, tokens, group, split, tile, row, HEADS, KV_HEADS, PARTS, DIM, PAGE, BLOCK_M, BLOCK_N,
-            SPLITS, BLOCK, MASKS, CAUSAL, CANVASES, WINDOW, FP8, PRECISION,
+            arrivals_ptr, scale, table_stride, group, tile, row, HEADS, KV_HEADS, PARTS, DIM, PAGE, BLOCK_M, BLOCK_N,
+            TILE, MOST, BLOCK, MASKS, CAUSAL, CANVASES, WINDOW, FP8, PRECISION,
         )  # fmt: skip
 
 
 @triton.jit
 def _attend_tile(
     queries_ptr, keys, values, key_scales_ptr, value_scales_ptr, table_ptr, starts_ptr, visible_ptr, positions_ptr,
-    mask_offsets_ptr, causal_offsets_ptr, canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr, scale, table_stride,
-    tokens, group, split, tile, row, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, PARTS: tl.constexpr,
-    DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr,
+    mask_offsets_ptr, causal_offsets_ptr, canvas_starts_ptr, tiles_ptr, out_ptr, partial_ptr, arrivals_ptr, scale,
+    table_stride, group, tile, row, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, PARTS: tl.constexpr, DIM: tl.constexpr,
+    PAGE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TILE: tl.constexpr, MOST: tl.constexpr,
     BLOCK: tl.constexpr, MASKS: tl.constexpr, CAUSAL: tl.constexpr, CANVASES: tl.constexpr, WINDOW: tl.constexpr,
     FP8: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     GROUP: tl.constexpr = HEADS // KV_HEADS // PARTS
     kv_head = group // PARTS
     packed = tl.arange(0, BLOCK_M)  # queries of a tile times heads of a group
-    token = tl.load(starts_ptr + row) + tl.load(tiles_ptr + 2 * tile + 1) + packed // GROUP
+    token = tl.load(starts_ptr + row) + tl.load(tiles_ptr + TILE * tile + 1) + packed // GROUP
     valid = (packed < BLOCK_M // GROUP * GROUP) & (token < tl.load(starts_ptr + row + 1))
     pair = token.to(tl.int64) * HEADS + group * GROUP + packed % GROUP
     dim = tl.arange(0, DIM)
@@ -226,9 +231,13 @@ def _attend_tile(
         least = tl.where(back >= 0, tl.min(tl.where(valid, place, seen), axis=0), seen)
         seen = tl.where(back >= 0, tl.max(own, axis=0) + 1, seen)
     turns = tl.cdiv(seen, BLOCK_N)
-    share = tl.cdiv(turns - earliest, SPLITS)
-    begin = tl.minimum(earliest + split * share, turns)
-    stop = tl.minimum(begin + share, turns)
+    begin, stop = earliest, turns
+    split, splits = 0, 1
+    if MOST > 1:
+        split, splits = tl.load(tiles_ptr + TILE * tile + 2), tl.load(tiles_ptr + TILE * tile + 3)
+        share = tl.cdiv(turns - earliest, splits)
+        begin = tl.minimum(earliest + split * share, turns)
+        stop = tl.minimum(begin + share, turns)
     inner = begin  # the first turn whose keys are in every query's window
     if WINDOW > 0:
         inner = tl.cdiv(tl.max(tl.where(valid, first, 0), axis=0), BLOCK_N)
@@ -264,15 +273,14 @@ def _attend_tile(
             WINDOW, FP8, PRECISION,
         )  # fmt: skip
 
-    if SPLITS == 1:
+    if MOST > 1 and splits > 1:
+        _end_split(
+            acc, top, weight, out_ptr, pair, valid, partial_ptr, arrivals_ptr,
+            (tile - split) * (KV_HEADS * PARTS) + group, split, splits, KV_HEADS * PARTS, BLOCK_M, DIM, MOST,
+        )  # fmt: skip
+    else:
         acc = acc / tl.where(weight > 0, weight, 1.0)[:, None]
         tl.store(out_ptr + spot, acc.to(out_ptr.dtype.element_ty), mask=valid[:, None])
-    else:
-        pairs = tokens.to(tl.int64) * HEADS
-        tl.store(partial_ptr + split * pairs * DIM + spot, acc, mask=valid[:, None] & (weight > 0)[:, None])
-        state_ptr = partial_ptr + SPLITS * pairs * DIM + (split * pairs + pair) * 2
-        tl.store(state_ptr, top, mask=valid)
-        tl.store(state_ptr + 1, weight, mask=valid)
 
 
 @triton.jit
@@ -319,33 +327,44 @@ def _turn(
     return acc, higher, weight
 
 
-@triton.jit(do_not_specialize=["tokens", "rows", "heads"])
-def _combine(
-    partial_ptr, starts_ptr, out_ptr, tokens, rows, heads, DIM: tl.constexpr, SPLITS: tl.constexpr,
-    PAIRS: tl.constexpr, CHAINED: tl.constexpr,
+@triton.jit
+def _end_split(
+    acc, top, weight, out_ptr, pair, valid, partial_ptr, arrivals_ptr, first, split, splits, GROUPS: tl.constexpr,
+    BLOCK_M: tl.constexpr, DIM: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
-    """Add up the results of the splits of a tile."""
-    await_previous(CHAINED)
-    real = tl.load(starts_ptr + rows) * heads  # later pairs are padding
-    first = tl.program_id(0) * PAIRS
-    if first >= real:
-        return
-    pair = (first + tl.arange(0, PAIRS)).to(tl.int64)
-    valid = pair < real
-    pairs = tokens.to(tl.int64) * heads
-    spot = pair[:, None] * DIM + tl.arange(0, DIM)[None, :]
-    states_ptr = partial_ptr + SPLITS * pairs * DIM + pair * 2
-    top = tl.full([PAIRS], LOWEST, tl.float32)
-    for split in tl.static_range(SPLITS):
-        top = tl.maximum(top, tl.load(states_ptr + split * pairs * 2, mask=valid, other=LOWEST))
-    acc = tl.zeros([PAIRS, DIM], tl.float32)
-    total = tl.zeros([PAIRS], tl.float32)
-    for split in tl.static_range(SPLITS):
-        state_ptr = states_ptr + split * pairs * 2
-        weight = tl.load(state_ptr + 1, mask=valid, other=0.0)
-        shrink = tl.exp2(tl.load(state_ptr, mask=valid, other=LOWEST) - top)
-        part = tl.load(partial_ptr + split * pairs * DIM + spot, mask=(weight > 0)[:, None], other=0.0)
-        acc += part * shrink[:, None]
-        total += weight * shrink
-    acc = acc / tl.where(total > 0, total, 1.0)[:, None]
-    tl.store(out_ptr + spot, acc.to(out_ptr.dtype.element_ty), mask=valid[:, None])
+    """Leave what a program has found where the last one of its tile's splits reads it, which stores the result: always
+    added up in the order of the keys. `first`: the program of the first split, from which the others are GROUPS apart.
+    """
+    SIZE: tl.constexpr = BLOCK_M * (DIM + 2)  # maxima, sums of weights, sums of values
+    COLUMNS: tl.constexpr = min(DIM, 2048 // BLOCK_M)  # added up at a time
+    AHEAD: tl.constexpr = 4  # splits that are read at once
+    packed = tl.arange(0, BLOCK_M)
+    own_ptr = partial_ptr + (first + split * GROUPS) * SIZE
+    tl.store(own_ptr + packed, top)
+    tl.store(own_ptr + BLOCK_M + packed, weight)
+    tl.store(own_ptr + 2 * BLOCK_M + packed[:, None] * DIM + tl.arange(0, DIM)[None, :], acc)
+    tl.debug_barrier()  # one thread counts, for all
+    if tl.atomic_add(arrivals_ptr + first, 1, sem="acq_rel") == splits - 1:
+        tl.store(arrivals_ptr + first, 0)
+        first_ptr = partial_ptr + first * SIZE
+        number = tl.arange(0, MOST)[None, :]
+        states_ptr = first_ptr + packed[:, None] + number * (GROUPS * SIZE)
+        tops = tl.load(states_ptr, mask=number < splits, other=LOWEST, cache_modifier=".cg")
+        weights = tl.load(states_ptr + BLOCK_M, mask=number < splits, other=0.0, cache_modifier=".cg")
+        highest = tl.max(tops, axis=1)
+        total = tl.sum(weights * tl.exp2(tops - highest[:, None]), axis=1)
+        total = tl.where(total > 0, total, 1.0)
+        for start in range(0, DIM, COLUMNS):
+            column = start + tl.arange(0, COLUMNS)
+            sums = tl.zeros([BLOCK_M, COLUMNS], tl.float32)
+            for base in range(0, splits, AHEAD):
+                for ahead in tl.static_range(AHEAD):
+                    each_ptr = first_ptr + (base + ahead) * (GROUPS * SIZE)
+                    read = packed * 0 + base + ahead < splits
+                    top = tl.load(each_ptr + packed, mask=read, other=LOWEST, cache_modifier=".cg")
+                    spots = 2 * BLOCK_M + packed[:, None] * DIM + column[None, :]
+                    part = tl.load(each_ptr + spots, mask=read[:, None], other=0.0, cache_modifier=".cg")
+                    sums += part * tl.exp2(top - highest)[:, None]
+            sums = sums / total[:, None]
+            spot = pair[:, None] * DIM + column[None, :]
+            tl.store(out_ptr + spot, sums.to(out_ptr.dtype.element_ty), mask=valid[:, None])

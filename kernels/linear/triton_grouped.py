@@ -3,11 +3,13 @@
 4-bit numbers, less their zeros, become numbers of x's type in registers, exactly; weights in FP8 are multiplied with
 rows of x that are quantized one by one. The scale of a group multiplies the sum over the group, not each weight. The
 weight is the first factor of the matrix unit, which may stay in registers: tiles are transposed until they are stored.
+For many rows the matrix unit would wait for the conversion, so 4-bit weights are converted first, once for all rows.
 """
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -20,6 +22,7 @@ from .triton_tiles import Tile
 
 FEW_ROWS = 256  # up to which programs share the inner dimension
 MOST_SPLITS = 8
+MANY_ROWS = 512  # beyond which a 4-bit weight is converted first
 PROGRAMS = 3 * 132  # that a card of 132 multiprocessors keeps busy while they wait for the weight
 
 # (largest number of rows, its tile): `m` rows of x, `n` of the weight, `k` columns at a time. Products of few rows wait
@@ -44,12 +47,16 @@ _WIDE = Tile(32, 32, 32, 4, 2)  # float32
 
 def grouped_linear(x: Tensor, weight: GroupedMatrix, fixed: bool = False) -> Tensor:
     """x [T, in] times a weight [out, in], transposed: [T, out] in x's type."""
+    if _converts(x, weight, fixed):
+        return F.linear(x, converted(weight, x.dtype))
     return _product(x, weight, _tile(len(x), x.dtype, weight, fixed), 1)[0]
 
 
 def grouped_parts(x: Tensor, weight: GroupedMatrix, fixed: bool = False) -> Tensor:
     """The same in parts [S, T, out] that add up to it: one in x's type, or several in float32 where a product of few
     rows would leave multiprocessors idle."""
+    if _converts(x, weight, fixed):
+        return F.linear(x, converted(weight, x.dtype))[None]
     tile = _tile(len(x), x.dtype, weight, fixed)
     columns, inner = weight.shape
     programs = triton.cdiv(len(x), tile.m) * triton.cdiv(columns, tile.n)
@@ -57,6 +64,22 @@ def grouped_parts(x: Tensor, weight: GroupedMatrix, fixed: bool = False) -> Tens
     if programs and len(x) <= FEW_ROWS and not fixed:
         splits = max(1, min(MOST_SPLITS, PROGRAMS // programs, inner // tile.k))
     return _product(x, weight, tile, splits)
+
+
+def converted(weight: GroupedMatrix, dtype: torch.dtype) -> Tensor:
+    """A 4-bit weight as a matrix [out, in] of `dtype`."""
+    columns, inner = weight.shape
+    out = weight.values.new_empty((columns, inner), dtype=dtype)
+    block_k = within_group(128, weight)
+    _convert[(triton.cdiv(columns, 64), triton.cdiv(inner, block_k))](
+        weight.values, weight.scales, out, columns, inner, *weight.scales.stride()[:2], GROUP=weight.group, BLOCK_N=64,
+        BLOCK_K=block_k, PER_WORD=INT4_PER_WORD, PACKED=packs(out), **chained(out),
+    )  # fmt: skip
+    return out
+
+
+def _converts(x: Tensor, weight: GroupedMatrix, fixed: bool) -> bool:
+    return weight.int4 and len(x) > MANY_ROWS and not fixed and x.dtype != torch.float32
 
 
 def _product(x: Tensor, weight: GroupedMatrix, tile: Tile, splits: int) -> Tensor:
@@ -147,6 +170,25 @@ def _grouped(
         acc *= tl.load(x_scales_ptr + token, mask=real, other=0.0)[None, :]
     spot = (split * tokens + token).to(tl.int64)[:, None] * columns + column[None, :]
     tl.store(out_ptr + spot, acc.T.to(out_ptr.dtype.element_ty), mask=real[:, None] & inside[None, :])
+
+
+@triton.jit
+def _convert(
+    weight_ptr, scales_ptr, out_ptr, columns, inner, row_stride, group_stride, GROUP: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PER_WORD: tl.constexpr, PACKED: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    """One block of columns, within a group, of BLOCK_N rows."""
+    await_previous(CHAINED)
+    block = tl.program_id(1)
+    row = (tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
+    inside = row < columns
+    word = block * (BLOCK_K // PER_WORD) + tl.arange(0, BLOCK_K // PER_WORD)
+    words = tl.load(weight_ptr + row[:, None] * (inner // PER_WORD) + word[None, :], mask=inside[:, None], other=0)
+    spot = row * row_stride + block * BLOCK_K // GROUP * group_stride
+    scale, zero = scales_and_zeros(scales_ptr + spot, inside)
+    numbers = int4_numbers(words, zero, out_ptr.dtype.element_ty, PACKED).to(tl.float32) * scale[:, None]
+    out = out_ptr + row[:, None] * inner + block * BLOCK_K + tl.arange(0, BLOCK_K)[None, :]
+    tl.store(out, numbers.to(out_ptr.dtype.element_ty), mask=inside[:, None])
 
 
 @triton.jit

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ...kernels.attention.tiles import LARGEST_TILE, split_floats
 from ..checkpoint.canvas import Heads
 from ..checkpoint.config import ModelConfig, ModelError
 from ..checkpoint.split import WHOLE, Rank
@@ -93,7 +94,13 @@ def step_bytes(config: ModelConfig, numerics: Numerics, slots: int, step_tokens:
     rotated = [heads.head_dim for heads in dict.fromkeys(kinds)] if config.canvas else [config.rotary_dim]
     angles = 2 * 4 * sum(rotated)  # cosines and sines of a position
     each = [_layer_bytes(config, size, heads) + INDEX_BYTES for heads in kinds]
-    body, last = step_tokens * (max(each[:-1] or each) + angles), step_tokens * each[-1]
+    widest = max(heads.head_dim for heads in kinds)
+    splits = 0 if numerics.fixed else 4 * split_floats(LARGEST_TILE, config.kv_heads, widest)
+    # While splits of keys are added up there are residual, queries, output, and what they have found; in a body there
+    # is the input as well.
+    adding = step_tokens * (size * (dim + 2 * config.heads * widest) + INDEX_BYTES) + splits
+    body = max(step_tokens * (max(each[:-1] or each) + angles), step_tokens * (size * dim + angles) + adding)
+    last = max(step_tokens * each[-1], adding)
     rows = logit_rows(step_tokens, several=config.canvas is not None)
     row = config.vocab_size * (size if config.canvas is None else 4 + size)  # capped in float32, and its shares
     queries = config.heads * kinds[-1].head_dim

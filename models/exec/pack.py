@@ -17,7 +17,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...kernels.attention.tiles import AttentionConfig, AttentionPlan, row_tiles, tile_capacity
+from ...kernels.attention.tiles import (
+    MOST_SPLITS,
+    TILE_WORDS,
+    AttentionConfig,
+    AttentionPlan,
+    arrival_words,
+    key_splits,
+    most_split_tiles,
+    row_tiles,
+    tile_capacity,
+    tiles_of_row,
+    turn_share,
+)
 from ...kernels.common.types import Draws, SpanRules
 from ...scheduler.contract import (
     MOST_RANKS,
@@ -169,13 +181,38 @@ def _power_of_two(count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How attention over one list of rows is launched: `queries` to a tile."""
+    """How attention over one list of rows is launched: `queries` to a tile, for each of `groups` groups of heads;
+    `split` if rows may have several splits of their keys."""
 
     config: AttentionConfig
     queries: int
+    groups: int
+    split: bool
 
     def capacity(self, tokens: int, rows: int) -> int:
-        return tile_capacity(tokens, rows, self.queries)
+        """The most tiles of up to `rows` rows of `tokens` tokens in all."""
+        return tile_capacity(tokens, rows, self.queries) + (most_split_tiles(self.groups) if self.split else 0)
+
+    @property
+    def arrival_words(self) -> int:
+        return arrival_words(self.groups) if self.split else 0
+
+    def tiles(self, sizes: np.ndarray, visible: np.ndarray, capacity: int) -> np.ndarray:
+        """Words [capacity * 4] int32 of the tiles of rows with `sizes` [R] queries, which see `visible` [R] keys."""
+        splits = None
+        if self.split:
+            counts, turns = -(-sizes // self.queries), -(-visible // self.config.block_n)
+            splits = key_splits(turns, turn_share(int(counts @ turns), self.groups))
+        return row_tiles(sizes, self.queries, capacity, visible, splits).reshape(-1)
+
+    def tiles_of_row(self, size: int, visible: int) -> list[int]:
+        """The same for one row alone, without padding."""
+        splits = 1
+        if self.split:
+            count, turns = -(-size // self.queries), -(-visible // self.config.block_n)
+            share = turn_share(count * turns, self.groups)
+            splits = min(max((turns + share // 2) // share, 1), MOST_SPLITS)
+        return tiles_of_row(size, self.queries, splits)
 
 
 @dataclass(frozen=True)
@@ -222,8 +259,8 @@ class Shape:
             sizes["canvas_kinds"] = self.tokens
         if self.inputs.kept:
             sizes |= {"fates": self.tokens, "candidates": self.inputs.candidates}
-            sizes |= {"kept_tiles": 2 * self.tiling.capacity(self.inputs.kept, self.rows)}
-        sizes["tiles"] = 2 * self.tiling.capacity(self.tokens, self.rows)
+            sizes |= {"kept_tiles": TILE_WORDS * self.tiling.capacity(self.inputs.kept, self.rows)}
+        sizes["tiles"] = TILE_WORDS * self.tiling.capacity(self.tokens, self.rows)
         sizes["row_starts"] = self.rows + 1
         if self.inputs.copied:
             sizes["mask_offsets"] = self.rows
@@ -233,7 +270,7 @@ class Shape:
             sizes["canvas_starts"] = self.rows
         if self.inputs.kept:
             sizes |= {"candidate_starts": self.rows + 1, "keeps": self.rows, "kept_starts": self.rows + 1}
-        return sizes | {"row_slots": self.rows, "visible": self.rows}
+        return sizes | {"arrivals": self.tiling.arrival_words, "row_slots": self.rows, "visible": self.rows}
 
     def tail_sections(self) -> dict[str, int]:
         """Words that only the projected positions need."""
@@ -261,8 +298,8 @@ class Shape:
         if inputs.kept_projected:
             sizes |= {"kept_projected_starts": self.rows + 1, "kept_span_starts": self.spans + 1}
             capacity = self.projected_tiling.capacity(inputs.kept_projected, self.rows)
-            sizes["kept_projected_tiles"] = 2 * capacity
-        sizes["projected_tiles"] = 2 * self.projected_tiling.capacity(self.projected, self.rows)
+            sizes["kept_projected_tiles"] = TILE_WORDS * capacity
+        sizes["projected_tiles"] = TILE_WORDS * self.projected_tiling.capacity(self.projected, self.rows)
         return sizes
 
     @cached_property
@@ -469,7 +506,9 @@ def pack_rows(words: np.ndarray, plan: StepPlan, shape: Shape, shift: int = 0) -
         if name.endswith("tiles"):
             tiling = shape.projected_tiling if "projected" in name else shape.tiling
             sizes = np.diff(parts[TILED[name]])
-            part = row_tiles(sizes, tiling.queries, size // 2, parts["visible"]).reshape(-1)
+            part = tiling.tiles(sizes, parts["visible"], size // TILE_WORDS)
+        elif name == "arrivals":
+            part = NO_WORDS  # zeros
         else:
             part = parts[name]
         if len(part) > size:
@@ -503,12 +542,9 @@ def _pack_row(words: np.ndarray, row: Row, shape: Shape, shift: int) -> bool:
     words[at["row_slots"]], words[at["visible"]] = slot, visible
     for name, many, value in (("row_starts", shape.rows, size), ("projected_starts", shape.rows, count)):
         words[at[name] + 1 : at[name] + 1 + many] = value
-    for begin, queries, each in (
-        (at["tiles"], size, shape.tiling.queries),
-        (at["projected_tiles"], count, shape.projected_tiling.queries),
-    ):
-        for number in range(-(-queries // each)):
-            words[begin + 2 * number], words[begin + 2 * number + 1] = 0, number * each
+    for name, queries, tiling in (("tiles", size, shape.tiling), ("projected_tiles", count, shape.projected_tiling)):
+        tiles = tiling.tiles_of_row(queries, visible)
+        words[at[name] : at[name] + len(tiles)] = tiles
     done, ruled, begin = 0, 0, at["span_starts"]
     words[begin : begin + 1 + shape.spans] = count
     for first, last, rule, may_end, joined in spans:
@@ -584,7 +620,8 @@ def _batch(buffer: Tensor, sizes: Mapping[str, int], inputs: OptionalInputs, sha
         return views[name].view(torch.float32)
 
     def plan_of(tiling: Tiling, name: str) -> AttentionPlan:
-        return AttentionPlan(tiling.config, views[name].view(-1, 2))
+        arrivals = views["arrivals"] if tiling.split else None
+        return AttentionPlan(tiling.config, views[name].view(-1, TILE_WORDS), arrivals)
 
     targets = views["targets"].long()
     draws = _draws(views["draws"], targets) if inputs.drawn else None

@@ -13,17 +13,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...kernels.attention.tiles import (
-    PROCESSORS,
-    AttentionConfig,
-    attention_config,
-    fitting,
-    fixed_config,
-    tile_queries,
-)
+from ...kernels.attention.tiles import AttentionConfig, attention_config, fitting, fixed_config, tile_queries
 from ...scheduler.contract import MOST_RANKS, StepPlan
 from ..checkpoint.config import ModelConfig
 from ..numerics import Numerics
@@ -259,11 +252,9 @@ class ShapeSet:
         of_heads = config.heads, config.kv_heads, config.head_dim, self.numerics.dtype.itemsize
         if self._denoised:  # its layers differ: see `Gemma._plan`
             chosen = fitting(CANVAS_TILES, *of_heads[2:])
-            tiles = -(-tokens // tile_queries(chosen, config.heads, config.kv_heads))
-            if not self.numerics.fixed and 2 * tiles * config.kv_heads <= PROCESSORS:
-                chosen = replace(chosen, splits=2)
         elif self.numerics.fixed:
             chosen = fixed_config(*of_heads)
         else:
-            chosen = attention_config(tokens, max(1, tokens // ROW), config.max_model_len, *of_heads)
-        return Tiling(chosen, tile_queries(chosen, config.heads, config.kv_heads))
+            chosen = attention_config(tokens, max(1, tokens // ROW), *of_heads)
+        queries = tile_queries(chosen, config.heads, config.kv_heads)
+        return Tiling(chosen, queries, groups=config.kv_heads, split=not self.numerics.fixed)

@@ -177,14 +177,14 @@ def test_values_in_other_pages_than_keys_are_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tiles": ids(2, 2)}, r"the plan's tiles must be \[tiles, 2\] int32, not \[2, 2\] int64"),
-        ({"workspace": floats(9999).half()}, r"the plan's workspace must be \[floats\] float32"),
-        ({"workspace": floats(9)}, "the workspace holds 9 floats"),
+        ({"tiles": ids(2, 4)}, r"the plan's tiles must be \[tiles, 4\] int32, not \[2, 4\] int64"),
+        ({"arrivals": ids(9999)}, r"the plan's arrivals must be \[programs\] int32"),
+        ({"arrivals": ids(9).int()}, "the plan counts 9 programs"),
     ],
 )
 def test_a_plan_that_does_not_belong_to_the_launch_is_refused(change: dict[str, Tensor], message: str) -> None:
     given = attention_arguments()
-    plan = AttentionPlan(AttentionConfig(16, 16, 4, 2, splits=2), torch.zeros(2, 2, dtype=torch.int32, device=DEVICE))
+    plan = AttentionPlan(AttentionConfig(16, 16, 4, 2), torch.zeros(2, 4, dtype=torch.int32, device=DEVICE))
     with pytest.raises(ValueError, match=message):
         attention.paged_attention(**given, plan=replace(plan, **change))
 

@@ -163,6 +163,16 @@ def test_parts_of_products_of_few_rows_add_up(int4: bool) -> None:
     assert device_groups.grouped_parts(x, weight, fixed=True).shape == (1, 9, 40)
 
 
+@pytest.mark.parametrize(("columns", "inner", "group"), [(70, 256, 128), (64, 96, 32), (33, 192, 192)])
+def test_products_of_many_rows_with_4_bit_numbers_convert_these_first(columns: int, inner: int, group: int) -> None:
+    """Each weight is the nearest of its type to the number that it stands for."""
+    x, weight = drawn(513, inner, dtype=NARROW[0]) * inner**-0.5, grouped(columns, inner, group, int4=True)
+    assert torch.equal(device_groups.converted(weight, x.dtype), reference.dequantize(weight).to(x.dtype))
+    want = reference.linear(x, weight)
+    for got in (device_groups.grouped_linear(x, weight), device_groups.grouped_parts(x, weight)[0]):
+        torch.testing.assert_close(got, want, atol=TOLERANCE[NARROW[0]], rtol=TOLERANCE[NARROW[0]])
+
+
 def test_a_word_has_eight_neighbours_in_pairs() -> None:
     numbers = torch.arange(16)[None] % 16 ^ torch.tensor([[0], [5]])
     words = reference.pack_int4(numbers)

@@ -44,19 +44,18 @@ def test_attention_at_real_shapes(
 ) -> None:
     case = attention_case(rows, heads, kv_heads, dim, page_size, torch.bfloat16, DEVICE)
     given = [case[name] for name in GIVEN]
-    most = max(visible for _, visible in rows)
-    config = tiles.attention_config(len(case["queries"]), len(rows), most, heads, kv_heads, dim)
+    config = tiles.attention_config(len(case["queries"]), len(rows), heads, kv_heads, dim)
     wide = [x.float() if x.is_floating_point() else x for x in given]
-    got = attention.paged_attention(*given, plan=plan_of(case, config))
-    assert distance(got, attention.reference.paged_attention(*wide)) < 6e-3
+    want = attention.reference.paged_attention(*wide)
+    for splits in (1, 3):
+        assert distance(attention.paged_attention(*given, plan=plan_of(case, config, splits)), want) < 6e-3
 
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(32, 32), (28, 4)])
 @pytest.mark.parametrize("rows", [[(64, 512)], [(32, 777), (1, 1), (300, 2048)], [(64, 512)] * 30], ids=str)
 def test_attention_to_keys_in_fp8_at_real_shapes(rows: list[tuple[int, int]], heads: int, kv_heads: int) -> None:
     case = attention_case(rows, heads, kv_heads, 128, 64, torch.bfloat16, DEVICE)
-    most = max(visible for _, visible in rows)
-    config = tiles.attention_config(len(case["queries"]), len(rows), most, heads, kv_heads, 128)
+    config = tiles.attention_config(len(case["queries"]), len(rows), heads, kv_heads, 128)
     kept, rest = [in_fp8(case[name]) for name in ("keys", "values")], [case[name] for name in GIVEN[3:]]
     got = attention.paged_attention(case["queries"], *kept, *rest, plan=plan_of(case, config))
     assert distance(got, attention.reference.paged_attention(case["queries"].float(), *kept, *rest)) < 8e-3
@@ -183,9 +182,8 @@ def test_attention_within_blocks_at_real_shapes(
     given = [case[name] for name in GIVEN]
     wide = [x.float() if x.is_floating_point() else x for x in given]
     want = attention.reference.paged_attention(*wide, block, case["positions"])
-    most = max(visible for _, visible in rows)
-    config = tiles.attention_config(len(case["queries"]), len(rows), most, heads, kv_heads, 128)
-    plan = tiles.plan_attention(case["queries"], case["keys"], case["page_table"], case["row_starts"], config)
+    config = tiles.attention_config(len(case["queries"]), len(rows), heads, kv_heads, 128)
+    plan = tiles.plan_attention(*(case[name] for name in ("queries", "keys", "row_starts", "visible")), config)
     assert distance(attention.paged_attention(*given, block, case["positions"], plan=plan), want) < 6e-3
 
 

@@ -48,7 +48,7 @@ from asynclane.scheduler.contract import (
 from ..support.driver import MODEL
 
 KNOWN_FIRST = replace(read_config(MODEL), block_size=1, known_first=True)
-TILING = Tiling(AttentionConfig(16, 64, 4, 3), queries=16)
+TILING = Tiling(AttentionConfig(16, 64, 4, 3), queries=16, groups=2, split=True)
 CPU = torch.device("cpu")
 
 
@@ -205,7 +205,12 @@ def test_tiles_cover_every_query_of_every_row_once() -> None:
         attention = unpack(torch.from_numpy(words), shape).attention
         assert attention is not None
         tiles = attention.tiles.tolist()
-        covered = [(row, query) for row, first in tiles if row >= 0 for query in range(first, first + TILING.queries)]
+        covered = [
+            (row, query)
+            for row, first, split, _ in tiles
+            if row >= 0 and split == 0
+            for query in range(first, first + TILING.queries)
+        ]
         wanted = [(number, query) for number, row in enumerate(plan.rows) for query in range(row.tokens)]
         assert len(set(covered)) == len(covered)
         assert set(wanted) <= set(covered)

@@ -165,17 +165,21 @@ def span_case(
     return confidence.to(device), open_.to(device), SpanRules(*(numbers.to(device) for numbers in rules))
 
 
-def plan_of(case: dict[str, Tensor], config: tiles.AttentionConfig, spare: int = 3) -> tiles.AttentionPlan:
-    """A plan with padded tiles and a poisoned workspace."""
-    tokens, heads, dim = case["queries"].shape
-    queries = tiles.tile_queries(config, heads, case["keys"].shape[2])
-    sizes = case["row_starts"].diff().cpu().numpy()
-    laid = tiles.row_tiles(sizes, queries, visible=case["visible"].cpu().numpy())
-    laid = np.concatenate((laid, np.full((spare, 2), -1, np.int32)))
-    floats = tiles.workspace_floats(config, tokens, heads, dim)
+def plan_of(
+    case: dict[str, Tensor], config: tiles.AttentionConfig, splits: int = 1, spare: int = 3
+) -> tiles.AttentionPlan:
+    """A plan with padded tiles, in which the keys of every other row are read in `splits` splits."""
+    _, heads, _ = case["queries"].shape
+    kv_heads = case["keys"].shape[2]
+    queries = tiles.tile_queries(config, heads, kv_heads)
+    sizes, visible = case["row_starts"].diff().cpu().numpy(), case["visible"].cpu().numpy()
+    of_rows = np.ones_like(sizes)
+    of_rows[np.argsort(-visible, kind="stable")[: -(-len(sizes) // 2)]] = splits
+    laid = tiles.row_tiles(sizes, queries, visible=visible, splits=of_rows)
+    laid = np.concatenate((laid, np.full((spare, tiles.TILE_WORDS), -1, np.int32)))
     device = case["queries"].device
-    workspace = torch.full((floats,), math.nan, device=device)
-    return tiles.AttentionPlan(config, torch.from_numpy(laid).to(device), workspace)
+    arrivals = torch.zeros(tiles.arrival_words(kv_heads * config.parts), dtype=torch.int32, device=device)
+    return tiles.AttentionPlan(config, torch.from_numpy(laid).to(device), arrivals if splits > 1 else None)
 
 
 def some_logits(device: str, count: int, vocabulary: int, dtype: torch.dtype, spread: float = 4.0) -> Tensor:
