@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from ..support.scale import ALL
+from ..support.scale import ALL, LONG
 from .browser import CODE, PARIS, PHONE, Open, answered, ask, button
 
 AXE = Path(__file__).with_name("node") / "node_modules" / "axe-core" / "axe.min.js"
@@ -46,7 +46,7 @@ def check(page: Page, schemes: list[tuple[str, list[str], int]], where: str) -> 
     ("size", "schemes", "raced"),
     [
         ({"width": 1280, "height": 800}, [DARK, LIGHT] if ALL else [DARK], ALL),
-        (PHONE, [DARK, LIGHT] if ALL else [LIGHT], ALL),
+        pytest.param(PHONE, [DARK, LIGHT], True, marks=LONG),
     ],
     ids=["desk", "phone"],
 )

@@ -24,7 +24,7 @@ from asynclane.server.text.tokenizer import Tokenizer
 from ...support.causal import greedy, write_causal
 from ...support.checkpoints import SINGLE, write_checkpoint
 from ...support.http import error_of
-from ...support.scale import ALL, part
+from ...support.scale import ALL, LONG, part
 
 PROMPT = list(range(100, 164))
 BODY = {"model": "small-qwen3", "prompt": PROMPT, "max_tokens": 16}
@@ -36,7 +36,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return path, write_causal(path, vocab_size=1472)  # more than the drafter has, as of another padding
 
 
-@pytest.fixture(params=["tiny-llada", "tiny-sdar"])
+@pytest.fixture(params=[pytest.param("tiny-llada", marks=LONG), "tiny-sdar"])
 async def http(checkpoint: tuple[Path, Any], request: pytest.FixtureRequest) -> AsyncIterator[httpx.AsyncClient]:
     app = build_service(Settings(model=str(checkpoint[0]), drafter=request.param, device="cpu")).app
     client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
