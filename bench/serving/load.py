@@ -13,9 +13,9 @@ WORDS = (100, 1000)  # ids of ordinary words of every model that is measured
 @dataclass(frozen=True, slots=True)
 class Quota:
     """A decoder that fills each block in a fixed number of forwards, whatever the network says. `by_block`: the
-    parameter with the forwards of each block; without one, `steps` are those of the whole answer. With a `cache`,
-    which may not go with `steps`, a forward commits one token: with random weights no probability
-    reaches the threshold."""
+    parameter with the forwards of each block; without one, `steps` are those of the whole answer. With a `cache`, which
+    may refuse `steps`, a threshold of 1 stands for them: no probability of random weights reaches it, so a forward
+    commits one token."""
 
     decoder: str
     block: int
